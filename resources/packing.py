@@ -1,0 +1,102 @@
+"""Sequences -> work items -> the arrays of one batch.
+
+Contract: `plan` decides which sequences share a batch, `gather_ids` is the one function that computes a gather index,
+and `pack` lays sequences end to end and fills every array that a packed engine reads. All arrays are int32, C-contiguous.
+Names follow TensorRT-LLM's packed interface; `padded_index` and `packed_index` are this project's own and serve
+attention, the only place where anything is padded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from resources.errors import EngineError
+from resources.records import GatherConvention, Limits
+
+PADDED_LENGTH_MULTIPLE = 8
+"""The padded length inside attention is rounded up to this; unaligned lengths are slow (shared notes, tensorrt.md)."""
+
+
+@dataclass(frozen=True)
+class PackedBatch:
+    """The arrays of one batch of n sequences with T tokens in all, the longest padded to L inside attention."""
+
+    input_ids: np.ndarray
+    """[T] token ids, sequences laid end to end."""
+    position_ids: np.ndarray
+    """[T] position of each token within its own sequence."""
+    last_token_ids: np.ndarray
+    """[n] what to gather, in the engine's convention."""
+    context_lengths: np.ndarray
+    """[n] tokens of each sequence."""
+    padded_index: np.ndarray
+    """[n, L] which packed token fills each padded slot; a slot past a sequence's end repeats its last token."""
+    packed_index: np.ndarray
+    """[T] which slot of the flattened [n * L] padded layout each packed token has."""
+
+    @property
+    def n_sequences(self) -> int:
+        return len(self.context_lengths)
+
+    @property
+    def n_tokens(self) -> int:
+        return len(self.input_ids)
+
+
+def plan(lengths: Iterable[int], limits: Limits) -> Iterator[range]:
+    """Cuts a stream of sequence lengths, given in packing order, into consecutive batches within `limits`.
+
+    Yields the index range of each batch. A length over `max_input_len` or `max_num_tokens` is an error: such a sequence
+    is refused or truncated before packing.
+    """
+    first = index = tokens = 0
+    for index, length in enumerate(lengths):
+        if not 0 < length <= min(limits.max_input_len, limits.max_num_tokens):
+            raise EngineError(
+                f"sequence {index} has {length} tokens; a packed batch takes 1 to "
+                f"{min(limits.max_input_len, limits.max_num_tokens)}; refuse or truncate it before packing"
+            )
+        if index > first and (index - first == limits.max_batch_size or tokens + length > limits.max_num_tokens):
+            yield range(first, index)
+            first, tokens = index, 0
+        tokens += length
+    if tokens:
+        yield range(first, index + 1)
+
+
+def gather_ids(lengths: np.ndarray, convention: GatherConvention) -> np.ndarray:
+    """`last_token_ids` of sequences of these lengths under `convention`; int32 [n].
+
+    Every gather index that reaches an engine comes from here. Anything but a known convention is an error.
+    """
+    ends = np.cumsum(lengths, dtype=np.int64).astype(np.int32)
+    match convention:
+        case GatherConvention.EXCLUSIVE_END:
+            return ends
+        case GatherConvention.INCLUSIVE_END:
+            return ends - np.int32(1)
+    raise EngineError(
+        f"gather convention is {convention!r}; expected one of {[c.value for c in GatherConvention]}; "
+        "load the engine through resources.proof.load, which proves it"
+    )
+
+
+def pack(sequences: Sequence[np.ndarray], convention: GatherConvention) -> PackedBatch:
+    """Lays `sequences` (each int [length >= 1]) end to end."""
+    lengths = np.array([len(s) for s in sequences], dtype=np.int32)
+    last_token_ids = gather_ids(lengths, convention)
+    starts = np.cumsum(lengths, dtype=np.int32) - lengths
+    longest = -(-int(lengths.max()) // PADDED_LENGTH_MULTIPLE) * PADDED_LENGTH_MULTIPLE
+    position_ids = np.arange(lengths.sum(), dtype=np.int32) - np.repeat(starts, lengths)
+    rows = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+    return PackedBatch(
+        input_ids=np.concatenate(sequences).astype(np.int32, copy=False),
+        position_ids=position_ids,
+        last_token_ids=last_token_ids,
+        context_lengths=lengths,
+        padded_index=starts[:, None] + np.minimum(np.arange(longest, dtype=np.int32), lengths[:, None] - 1),
+        packed_index=rows * np.int32(longest) + position_ids,
+    )
