@@ -1,8 +1,9 @@
 """The lake's tables: one `TableSpec` each, with its Arrow schema and what one write of it replaces.
 
 Contract: every column is NOT NULL unless it says otherwise; unsigned and half types never appear, since Delta has none
-(shared notes, delta.md, findings 1 and 2). `replaces` names the columns that a write's predicate is made of, so that a
-write replaces exactly its own earlier rows; an empty one means that rows are only ever added, keyed by `identity`.
+(shared notes, delta.md, findings 1 and 2). `replaces` names the columns that say which rows a write replaces. They are
+the table's partition columns too, always: a write then owns whole files, so it touches, conflicts with and is verified
+against nothing but its own earlier rows.
 """
 
 from __future__ import annotations
@@ -14,12 +15,11 @@ import pyarrow as pa
 
 @dataclass(frozen=True)
 class TableSpec:
-    """One table of the lake. `per_model` tables live in a folder of their own a `model_key`."""
+    """One table of the lake. A `per_model` table has a folder of its own for each `model_key`."""
 
     name: str
     schema: pa.Schema
     replaces: tuple[str, ...]
-    partition_by: tuple[str, ...] = ()
     per_model: bool = False
 
 
@@ -32,7 +32,6 @@ _IDS = pa.list_(pa.field("element", pa.int32(), nullable=False))
 
 PROBE_SETS = TableSpec(
     name="probe_sets",
-    partition_by=("part",),
     replaces=("part",),
     schema=pa.schema(
         [
@@ -48,7 +47,6 @@ PROBE_SETS = TableSpec(
 
 TOKENISED_BATCHES = TableSpec(
     name="tokenised_batches",
-    partition_by=("part",),
     replaces=("part",),
     schema=pa.schema(
         [
@@ -67,7 +65,6 @@ TOKENISED_BATCHES = TableSpec(
 
 WORK_ITEMS = TableSpec(
     name="work_items",
-    partition_by=("part",),
     replaces=("part",),
     schema=pa.schema(
         [
@@ -85,7 +82,6 @@ WORK_ITEMS = TableSpec(
 
 EXTRACTION_REQUESTS = TableSpec(
     name="extraction_requests",
-    partition_by=("part",),
     replaces=("part", "engine_id"),
     schema=pa.schema(
         [
@@ -106,7 +102,6 @@ EXTRACTION_REQUESTS = TableSpec(
 HIDDEN_STATES = TableSpec(
     name="hidden_states",
     per_model=True,
-    partition_by=("part",),
     replaces=("part",),
     schema=pa.schema(
         [
@@ -131,7 +126,6 @@ HIDDEN_STATES = TableSpec(
 
 REFUSED_PROBES = TableSpec(
     name="refused_probes",
-    partition_by=("part",),
     replaces=("part", "stage"),
     schema=pa.schema(
         [

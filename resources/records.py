@@ -200,6 +200,21 @@ class EngineRecord:
     versions: Mapping[str, str]
 
 
+@dataclass(frozen=True)
+class EngineVerdict:
+    """What a validation of an engine came to, as a row: the report itself is in `evidence_json`."""
+
+    report_id: str
+    engine_id: str
+    model_key: str
+    verdict: str
+    """Either "proved" or "refused"."""
+    convention: str | None
+    decided_by: str | None
+    reason: str
+    evidence_json: str
+
+
 def digest(fields: Iterable[bytes]) -> bytes:
     """xxh3-128 over length-prefixed fields; 16 bytes."""
     h = xxhash.xxh3_128()
@@ -230,7 +245,12 @@ def partition_digest(manifest: Iterable[WorkItemManifest]) -> bytes:
     return digest(
         field
         for item in manifest
-        for field in (item.work_item_id.encode(), struct.pack("<Q", item.n_rows), item.digest, item.tokenizer_id.encode())
+        for field in (
+            item.work_item_id.encode(),
+            struct.pack("<Q", item.n_rows),
+            item.digest,
+            item.tokenizer_id.encode(),
+        )
     )
 
 

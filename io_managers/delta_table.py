@@ -1,0 +1,333 @@
+"""The write protocol of the lake: one partition replaced in one commit, idempotent, atomic and durable.
+
+Contract of `write_partition`, in this order: the partition's transaction version is read; if it is the content's, what
+is stored is verified and nothing is written. Else the rows are written to files of this write's own, counted inside
+the stream, made durable, and only then referred to by one commit that replaces the partition. The commit is a
+compare-and-swap on the table's version and is tried again with the same files: rows are pulled at most once. It is
+verified, and its log entry made durable, before the call returns. An exception of the rows' source surfaces as itself;
+the table is then as it was.
+
+The files are written here and not by delta-rs, whose writer changes the order of rows (its plan spreads batches over
+threads; seen with deltalake 1.6.6 and 2 million rows), never fsyncs and turns an exception of the source into a
+`DeltaError`. What it would have checked is checked here: schema, nulls, and that every row belongs to the partition.
+
+A lake is a folder of a local file system. This module knows no Dagster.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.transaction import AddAction
+
+from io_managers.data_files import UNFINISHED, DataFile, damage, remove_files, sync_file, sync_folders, write_files
+from io_managers.tables import TableSpec
+from resources.records import PART_KEY
+
+COMMIT_PATIENCE_S = 60.0
+"""How long a commit goes on losing races to commits of other partitions before it gives up."""
+
+UNWRITTEN_LOG_S = 3600.0
+"""Log entries younger than this are fsynced; the kernel has long written out older ones."""
+
+
+class StoreError(Exception):
+    """The lake cannot take or give what was asked; says what was seen, what was expected and what to do."""
+
+
+@dataclass(frozen=True)
+class PartitionWrite:
+    """The new rows of one partition."""
+
+    scope: Mapping[str, str]
+    """The value of every column of the spec's `replaces`."""
+    content_digest: bytes
+    """16 bytes that identify the rows; equal digests are the same content, which is not written twice."""
+    n_rows: int
+    batches: Callable[[], Iterator[pa.RecordBatch]]
+    """Gives the rows, each batch of the spec's schema; called at most once, and not at all for what is stored."""
+    metadata: Mapping[str, str]
+    """Goes into the commit: the run's id, versions."""
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What is now stored. `version` is the table's; `skipped` says that this content was there already."""
+
+    version: int
+    rows: int
+    bytes: int
+    skipped: bool
+
+
+def table_path(lake: Path | str, spec: TableSpec, model_key: str | None = None) -> Path:
+    """The folder of a table; `model_key` is needed for, and only for, a table that is per model."""
+    if "://" in str(lake):
+        raise StoreError(f"the lake is {lake}; expected a folder of a local file system; give its path")
+    if spec.per_model != (model_key is not None):
+        raise StoreError(
+            f"table {spec.name} was asked for with model_key {model_key!r}; "
+            f"expected {'one' if spec.per_model else 'none'}, since it is {'' if spec.per_model else 'not '}per model"
+        )
+    return (
+        Path(lake) / spec.name if model_key is None else Path(lake) / spec.name / _require_key("model_key", model_key)
+    )
+
+
+def open_table(path: Path) -> DeltaTable | None:
+    """The newest version of a table; None if there is no table yet."""
+    if not (path / "_delta_log").is_dir():
+        return None
+    try:
+        return DeltaTable(path)
+    except TableNotFoundError:
+        return None
+
+
+def stored_files(table: DeltaTable, scope: Mapping[str, str]) -> list[DataFile]:
+    """The files of a partition in the order of their rows; of the whole table for an empty scope."""
+    actions = pa.table(table.get_add_actions(flatten=True))
+    for column, value in scope.items():
+        actions = actions.filter(pc.equal(actions[f"partition.{column}"], value))
+    columns = (actions[name].to_pylist() for name in ("path", "num_records", "size_bytes"))
+    return sorted((DataFile(*row) for row in zip(*columns, strict=True)), key=lambda file: file.path)
+
+
+def write_partition(
+    lake: Path | str, spec: TableSpec, write: PartitionWrite, *, model_key: str | None = None
+) -> Committed:
+    """Replaces one partition. Raises `StoreError`, or whatever the rows' source raised."""
+    path = table_path(lake, spec, model_key)
+    scope = _require_scope(spec, write.scope)
+    version = _content_version(write.content_digest)
+    table = _open_or_create(path, spec)
+    before = table.transaction_version(_app(spec, scope))
+    if before == version:
+        files = stored_files(table, scope)
+        if _fault(path, files, write.n_rows) is None:
+            _make_durable(path, files)
+            return Committed(table.version(), write.n_rows, sum(f.bytes for f in files), skipped=True)
+    schema = pa.schema([f for f in spec.schema if f.name not in spec.replaces])
+    folder = "/".join(f"{column}={value}" for column, value in scope.items())
+    rows = (batch.select(schema.names) for batch in _checked(spec, scope, write))
+    files = write_files(path, folder, schema, rows)
+    return _commit(path, spec, scope, write, before, files)
+
+
+def janitor(path: Path | str, older_than_s: float = 86400) -> int:
+    """Removes what killed writers left under a table or lake and no vacuum finds; returns how many files it removed.
+
+    These are this module's unfinished files, and delta-rs's staged log entries `N.json#1`, which object_store hides.
+    """
+    limit = time.time() - older_than_s
+    removed = 0
+    for file in Path(path).rglob("*"):
+        if not (file.name.endswith(UNFINISHED) or re.search(r"#\d+$", file.name)):
+            continue
+        try:
+            if file.is_file() and file.stat().st_mtime < limit:
+                file.unlink()
+                removed += 1
+        except FileNotFoundError:
+            continue
+    return removed
+
+
+def _require_key(name: str, value: str) -> str:
+    if PART_KEY.fullmatch(value):
+        return value
+    raise StoreError(f"{name} is {value!r}; expected to match {PART_KEY.pattern}; rename it")
+
+
+def _require_scope(spec: TableSpec, scope: Mapping[str, str]) -> dict[str, str]:
+    """The scope in the table's column order. An empty value would make the whole table unreadable."""
+    if set(scope) != set(spec.replaces) or not spec.replaces:
+        raise StoreError(
+            f"a write to {spec.name} names {sorted(scope)}; expected {sorted(spec.replaces)}; name what it replaces"
+        )
+    return {column: _require_key(f"{spec.name}.{column}", scope[column]) for column in spec.replaces}
+
+
+def _app(spec: TableSpec, scope: Mapping[str, str]) -> str:
+    return "/".join([spec.name, *scope.values()])
+
+
+def _content_version(digest: bytes) -> int:
+    """63 bits of the digest, never 0. Delta's transaction versions are signed 64-bit."""
+    if len(digest) != 16:
+        raise StoreError(f"a content digest has {len(digest)} bytes; expected 16; use resources.records.digest")
+    return int.from_bytes(digest[:8], "little") >> 1 or 1
+
+
+def _open_or_create(path: Path, spec: TableSpec) -> DeltaTable:
+    table = open_table(path)
+    if table is None:
+        path.mkdir(parents=True, exist_ok=True)
+        DeltaTable.create(
+            path,
+            Schema.from_arrow(spec.schema),
+            mode="ignore",
+            partition_by=list(spec.replaces),
+            configuration={
+                "delta.dataSkippingNumIndexedCols": "0",
+                "delta.checkpointInterval": "100",
+                "delta.logRetentionDuration": "interval 3650 days",
+                "delta.deletedFileRetentionDuration": "interval 7 days",
+            },
+        )
+        table = DeltaTable(path)
+    stored, partitions = pa.schema(table.schema().to_arrow()), tuple(table.metadata().partition_columns)
+    if not stored.equals(spec.schema) or partitions != spec.replaces:
+        raise StoreError(
+            f"table {path} has the columns\n{stored}\npartitioned by {partitions}; this version of the project writes\n"
+            f"{spec.schema}\npartitioned by {spec.replaces}; move that folder away and materialise again"
+        )
+    return table
+
+
+def _checked(spec: TableSpec, scope: Mapping[str, str], write: PartitionWrite) -> Iterator[pa.RecordBatch]:
+    """The rows, each batch checked; the last one is given only if they are as many as promised."""
+    rows = 0
+    for batch in write.batches():
+        if not batch.schema.equals(spec.schema):
+            raise StoreError(f"rows for {spec.name} have the columns\n{batch.schema}\nexpected\n{spec.schema}")
+        for field, column in zip(spec.schema, batch.columns, strict=True):
+            nested = column.values if pa.types.is_list(field.type) else column
+            if (column.null_count and not field.nullable) or nested.null_count > column.null_count:
+                raise StoreError(f"{spec.name}.{field.name} has nulls; expected none; the stage that made it is wrong")
+        for name, value in scope.items():
+            if not pc.all(pc.equal(batch[name], value)).as_py():
+                raise StoreError(f"{spec.name}.{name} has values other than {value!r} in a write of that partition")
+        rows += batch.num_rows
+        if rows > write.n_rows:
+            break
+        yield batch
+    if rows != write.n_rows:
+        more = "or more " if rows > write.n_rows else ""
+        raise StoreError(
+            f"{_app(spec, scope)} got {rows} rows {more}from its stage; expected {write.n_rows}; nothing was stored; "
+            "materialise the partition again, its upstream first"
+        )
+
+
+def _commit(
+    path: Path,
+    spec: TableSpec,
+    scope: dict[str, str],
+    write: PartitionWrite,
+    before: int | None,
+    files: list[DataFile],
+) -> Committed:
+    app, version = _app(spec, scope), _content_version(write.content_digest)
+    deadline = time.monotonic() + COMMIT_PATIENCE_S
+    while True:
+        table = DeltaTable(path)
+        stored = stored_files(table, scope)
+        # A commit may have gone through although its answer was an error.
+        ours = bool(files) and stored == files
+        if not ours and table.transaction_version(app) != before:
+            remove_files(path, files)
+            return _lost_race(path, table, app, version, write, stored)
+        if ours:
+            return _acknowledge(path, table, app, write, stored, skipped=False)
+        try:
+            table.create_write_transaction(
+                [_add_action(file, scope) for file in files],
+                mode="overwrite",
+                schema=Schema.from_arrow(spec.schema),
+                partition_by=list(spec.replaces),
+                partition_filters=[(column, "=", value) for column, value in scope.items()],
+                commit_properties=CommitProperties(
+                    custom_metadata={
+                        **write.metadata,
+                        **scope,
+                        "content_digest": write.content_digest.hex(),
+                        "rows": str(write.n_rows),
+                        "deltalake": deltalake.__version__,
+                        "pyarrow": pa.__version__,
+                    },
+                    max_commit_retries=0,
+                    app_transactions=[Transaction(app, version)],
+                ),
+            )
+        except CommitFailedError as error:
+            if time.monotonic() > deadline:
+                remove_files(path, files)
+                raise StoreError(
+                    f"{app} lost the race to other commits of {path} for {COMMIT_PATIENCE_S:.0f} s ({error}); "
+                    "nothing was stored; start fewer runs at once, then materialise it again"
+                ) from error
+            time.sleep(random.uniform(0.005, 0.05))
+            continue
+        table = DeltaTable(path)
+        return _acknowledge(path, table, app, write, stored_files(table, scope), skipped=False)
+
+
+def _lost_race(
+    path: Path, table: DeltaTable, app: str, version: int, write: PartitionWrite, stored: list[DataFile]
+) -> Committed:
+    """Another writer committed this partition in the meantime: done if its content is the same, an error if not."""
+    if table.transaction_version(app) == version:
+        return _acknowledge(path, table, app, write, stored, skipped=True)
+    raise StoreError(
+        f"{app} was replaced with other content by another run while this one wrote it; nothing of this one was "
+        "stored; run one at a time for a partition, then materialise it again"
+    )
+
+
+def _acknowledge(
+    path: Path, table: DeltaTable, app: str, write: PartitionWrite, files: list[DataFile], *, skipped: bool
+) -> Committed:
+    if table.transaction_version(app) != _content_version(write.content_digest):
+        raise StoreError(f"{app} was replaced by another run right after this one stored it; run one at a time")
+    if fault := _fault(path, files, write.n_rows):
+        raise StoreError(f"{app} was committed, but {fault}; check the disk, then materialise it again")
+    _make_durable(path, files)
+    return Committed(table.version(), write.n_rows, sum(f.bytes for f in files), skipped)
+
+
+def _add_action(file: DataFile, scope: Mapping[str, str]) -> AddAction:
+    return AddAction(
+        path=file.path,
+        size=file.bytes,
+        partition_values=scope,
+        modification_time=int(time.time() * 1000),
+        data_change=True,
+        stats=json.dumps({"numRecords": file.rows}),
+    )
+
+
+def _fault(path: Path, files: list[DataFile], n_rows: int) -> str | None:
+    """What is wrong with a partition's stored files; power loss can leave a log entry whose files are torn."""
+    rows = sum(file.rows for file in files)
+    if rows != n_rows:
+        return f"its files hold {rows} rows, expected {n_rows}"
+    return next((fault for file in files if (fault := damage(path, file))), None)
+
+
+def _make_durable(path: Path, files: list[DataFile]) -> None:
+    """Data first, then the log: an entry must never outlive the files that it names. delta-rs fsyncs nothing."""
+    for file in files:
+        sync_file(path / file.path)
+        sync_folders((path / file.path).parent, path)
+    log = path / "_delta_log"
+    limit = time.time() - UNWRITTEN_LOG_S
+    for entry in sorted(log.iterdir()):
+        try:
+            if entry.is_file() and entry.stat().st_mtime > limit:
+                sync_file(entry)
+        except FileNotFoundError:
+            continue
+    for folder in (log, path, path.parent, path.parent.parent):
+        sync_file(folder)

@@ -1,0 +1,37 @@
+"""Where a home keeps what runs make: the lake, engines, registered probe files and scratch files.
+
+Contract: one variable, FABRIC_HOME, moves all of it. Nothing here makes a folder.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def home() -> Path:
+    """FABRIC_HOME if set; else `.fabric` in the source tree that this package lies in; else `.fabric` here."""
+    if given := os.environ.get("FABRIC_HOME"):
+        return Path(given).expanduser().absolute()
+    tree = Path(__file__).resolve().parent.parent
+    return (tree if (tree / "pyproject.toml").is_file() else Path.cwd()) / ".fabric"
+
+
+def lake_path() -> Path:
+    """The folder of Delta tables."""
+    return home() / "lake"
+
+
+def engines_path() -> Path:
+    """The folder of engine directories."""
+    return home() / "engines"
+
+
+def probes_path() -> Path:
+    """The folder of registered probe sets."""
+    return home() / "probes"
+
+
+def scratch_path() -> Path:
+    """The folder of files that a run may leave when it is killed; safe to delete when nothing runs."""
+    return home() / "scratch"
