@@ -1,0 +1,66 @@
+"""The packed graph of a checkpoint: inputs, layers in order, output.
+
+Inputs, all int32, as `resources.packing.PackedBatch` fills them: `input_ids`, `position_ids` and `packed_index`
+[num_tokens], `last_token_ids` [num_sequences] with exclusive ends, `padded_index` [num_sequences, padded_length].
+Output: `hidden_states` [num_sequences, hidden], after the final norm, in the precision asked for.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from resources.checkpoint import Checkpoint
+from resources.graph import decoder
+from resources.graph.onnx_writer import OnnxWriter
+
+GRAPH_VERSION = "1"
+"""Part of `model_key`: raised whenever the same checkpoint may give other numbers than before."""
+
+OPSET = 17
+"""The newest whose primitives TensorRT 8.6's parser takes."""
+
+INPUTS = {
+    "input_ids": ["num_tokens"],
+    "position_ids": ["num_tokens"],
+    "last_token_ids": ["num_sequences"],
+    "padded_index": ["num_sequences", "padded_length"],
+    "packed_index": ["num_tokens"],
+}
+
+OUTPUT = "hidden_states"
+
+
+def write_packed_graph(
+    checkpoint: Checkpoint, path: Path, *, precision: Literal["float32", "float16"] = "float32"
+) -> None:
+    """Writes the graph to `path` and its weights to `<path>.data`; memory stays near one layer's weights."""
+    dtype = np.dtype(precision)
+    with OnnxWriter(path, precision=dtype) as w:
+        _write_layers(w, checkpoint)
+        inputs = [helper.make_tensor_value_info(name, TensorProto.INT32, dims) for name, dims in INPUTS.items()]
+        shape: list[str | int | None] = ["num_sequences", checkpoint.config.hidden_size]
+        output = helper.make_tensor_value_info(OUTPUT, helper.np_dtype_to_tensor_dtype(dtype), shape)
+        w.save("packed_decoder", inputs, [output], opset=OPSET)
+
+
+def _write_layers(w: OnnxWriter, checkpoint: Checkpoint) -> None:
+    batch = decoder.packing(w, checkpoint.config)
+    x = decoder.embedding(w, checkpoint)
+    last = checkpoint.config.num_hidden_layers - 1
+    for i in range(last + 1):
+        layer = f"layers.{i}"
+        normed = decoder.rms_norm(w, f"{layer}.input_layernorm", x, checkpoint)
+        attended = decoder.attention(w, f"{layer}.self_attn", normed, batch, checkpoint)
+        if i == last:
+            # Nothing after the last attention mixes tokens, so only the wanted ones go on.
+            attended = w.op("Gather", f"{layer}.self_attn/wanted", attended, batch.last_index)
+            x = w.op("Gather", f"{layer}/wanted", x, batch.last_index)
+        projected = decoder.linear(w, f"{layer}.self_attn.o_proj", attended, checkpoint, [f"{layer}.self_attn.o_proj"])
+        x = w.op("Add", f"{layer}/attended", x, projected)
+        normed = decoder.rms_norm(w, f"{layer}.post_attention_layernorm", x, checkpoint)
+        x = w.op("Add", f"{layer}/output", x, decoder.mlp(w, f"{layer}.mlp", normed, checkpoint))
+    w.op("Identity", OUTPUT, decoder.rms_norm(w, "norm", x, checkpoint))
