@@ -1,0 +1,139 @@
+"""What an engine's runtime must offer, and `Engine`: the one place that keeps the order of a batch for every backend.
+
+Contract: a backend makes single calls and decides nothing; `Engine.run` makes them in the only right order.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from resources.engine.bindings import Binding, Role, TensorInfo
+from resources.engine.config import EngineConfig
+from resources.errors import EngineError
+from resources.packing import PackedBatch
+from resources.records import Limits
+
+
+class Backend(Protocol):
+    """The primitive calls of one opened plan or graph, on one stream. Failures are `EngineError`."""
+
+    def tensors(self) -> tuple[TensorInfo, ...]:
+        """Every tensor that the plan exposes."""
+
+    def profiles(self) -> tuple[Limits, ...]:
+        """What each optimisation profile can hold, the smallest first."""
+
+    def allocate(self, bindings: tuple[Binding, ...]) -> None:
+        """Every buffer, at its binding's maximum shape. Called once; a failure half-way frees what there is."""
+
+    def use_profile(self, index: int) -> None:
+        """Selects the profile of the calls that follow."""
+
+    def set_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        """The shape of an input, or of the output, in this batch."""
+
+    def bind(self, name: str) -> None:
+        """Gives the engine the address of a tensor's buffer, for the shape that was set."""
+
+    def host(self, name: str) -> np.ndarray:
+        """The host array of a tensor in the shape that was set, to fill or to read; no copy."""
+
+    def copy_in(self, name: str) -> None:
+        """Host array -> what the engine reads, for a device-side input."""
+
+    def execute(self) -> None:
+        """One forward pass."""
+
+    def copy_out(self, name: str) -> None:
+        """What the engine wrote -> host array, complete when this returns."""
+
+    def close(self) -> None:
+        """Frees everything; a second call does nothing."""
+
+
+def open_backend(directory: Path, config: EngineConfig, *, threads: int | None = None) -> Backend:
+    """Opens the plan of an engine directory with the backend that its configuration names."""
+    match config.backend:
+        case "onnxruntime":
+            from resources.engine.onnxruntime_backend import OnnxRuntimeBackend
+
+            return OnnxRuntimeBackend(directory / config.plan, config.limits, threads=threads)
+    raise EngineError(
+        f"the engine in {directory} is for the backend {config.backend!r}; this installation runs onnxruntime; "
+        "build an engine for it"
+    )
+
+
+class Engine:
+    """An opened engine, ready to run. Whether its vectors can be trusted is not known here.
+
+    Owns `backend` from the first moment: a failure to allocate closes it. Not for use by two threads at once.
+    """
+
+    def __init__(self, backend: Backend, bindings: tuple[Binding, ...], config: EngineConfig) -> None:
+        self._backend = backend
+        self.bindings = bindings
+        self.config = config
+        self._inputs = [b for b in bindings if b.tensor.is_input]
+        self._fed = [b for b in self._inputs if b.role is not Role.STATIC]
+        self._output = next(b.tensor.name for b in bindings if b.role is Role.OUTPUT)
+        self._open = True
+        try:
+            backend.allocate(bindings)
+            self.profiles = backend.profiles()
+            for binding in self._inputs:
+                if binding.role is Role.STATIC:
+                    backend.set_shape(binding.tensor.name, binding.maximum)
+                    backend.host(binding.tensor.name)[...] = binding.constant
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self, batch: PackedBatch, *, profile: int | None = None) -> np.ndarray:
+        """The gathered vectors of one batch: [n_sequences, hidden_size] in the engine's dtype, bfloat16 as uint16 bits.
+
+        A copy, which the next batch leaves alone. Without `profile`, the first one that holds the batch runs it.
+        """
+        if not self._open:
+            raise EngineError("the engine is closed; load it again")
+        longest = int(batch.context_lengths.max())
+        self._backend.use_profile(self._holding(batch, longest) if profile is None else profile)
+        arrays = {b.tensor.name: b.values(batch) for b in self._fed if b.values is not None}
+        for name, array in arrays.items():
+            self._backend.set_shape(name, array.shape)
+        self._backend.set_shape(self._output, (batch.n_sequences, self.config.hidden_size))
+        # A changed shape can leave an old address behind, which reads or writes the wrong memory without a word.
+        for binding in self.bindings:
+            self._backend.bind(binding.tensor.name)
+        for name, array in arrays.items():
+            self._backend.host(name)[...] = array
+        for binding in self._inputs:
+            if binding.tensor.location == "device":
+                self._backend.copy_in(binding.tensor.name)
+        self._backend.execute()
+        self._backend.copy_out(self._output)
+        return self._backend.host(self._output).copy()
+
+    def close(self) -> None:
+        """Frees everything; a second call does nothing."""
+        if self._open:
+            self._open = False
+            self._backend.close()
+
+    def _holding(self, batch: PackedBatch, longest: int) -> int:
+        for index, limits in enumerate(self.profiles):
+            if (
+                batch.n_sequences <= limits.max_batch_size
+                and batch.n_tokens <= limits.max_num_tokens
+                and longest <= limits.max_input_len
+            ):
+                return index
+        limits = self.config.limits
+        raise EngineError(
+            f"a batch of {batch.n_sequences} sequences, {batch.n_tokens} tokens, the longest {longest}, is beyond the "
+            f"engine's limits of {limits.max_batch_size}, {limits.max_num_tokens} and {limits.max_input_len}; "
+            "plan batches with resources.packing.plan and the engine's own limits"
+        )
