@@ -1,0 +1,126 @@
+"""Sorted rows -> work items: which rows are one packed batch, which of them share a sequence, and their manifest.
+
+Contract: works block by block. A block ends after MAX_BLOCK_ROWS rows or MAX_BLOCK_TOKENS tokens, before the sequence
+that would pass that, unless that sequence fills the block by itself. No work item crosses a block's end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from resources.errors import FabricError
+from resources.packing import plan
+from resources.records import Limits, WorkItemManifest, work_item_digest
+from resources.work_items.rows import ROWS, hash_matrix, id_lists
+
+MAX_BLOCK_ROWS = 65_536
+MAX_BLOCK_TOKENS = 4 << 20
+
+_ROWS_AT_ONCE = 2048
+
+
+def cut_work_items(part: str, source: Path, target: Path, tokenizer_id: str, limits: Limits) -> list[WorkItemManifest]:
+    """Writes the sorted rows with their places; gives back the manifest."""
+    manifest: list[WorkItemManifest] = []
+    with pq.ParquetWriter(target, ROWS, compression="lz4", use_dictionary=["part", "work_item_id"]) as writer:
+        for block in _blocks(source):
+            rows, items = _work_items(part, block, len(manifest), tokenizer_id, limits)
+            writer.write_batch(rows)
+            manifest += items
+    source.unlink()
+    return manifest
+
+
+def _blocks(source: Path) -> Iterator[pa.RecordBatch]:
+    """The sorted rows in blocks that no sequence crosses, if it fits into one."""
+    with pq.ParquetFile(source) as file:
+        held = file.schema_arrow.empty_table()
+        for batch in file.iter_batches(_ROWS_AT_ONCE):
+            held = pa.concat_tables([held, pa.Table.from_batches([batch])])
+            while (most := _rows_within(held)) < held.num_rows:
+                end = _sequence_start(held, most) or most
+                yield held.slice(0, end).combine_chunks().to_batches()[0]
+                held = held.slice(end)
+        if held.num_rows:
+            yield held.combine_chunks().to_batches()[0]
+
+
+def _rows_within(rows: pa.Table) -> int:
+    """How many of the first rows a block may hold; at least 1."""
+    tokens = np.cumsum(rows.column("n_tokens").to_numpy(), dtype=np.int64)
+    return max(1, min(MAX_BLOCK_ROWS, int(np.searchsorted(tokens, MAX_BLOCK_TOKENS, side="right"))))
+
+
+def _sequence_start(rows: pa.Table, row: int) -> int:
+    """The first row whose token sequence is the same as that of `row`."""
+    hashes = hash_matrix(rows.column("token_hash").slice(0, row + 1).combine_chunks())
+    others = np.flatnonzero((hashes != hashes[row]).any(axis=1))
+    return int(others[-1]) + 1 if len(others) else 0
+
+
+def _work_items(
+    part: str, block: pa.RecordBatch, first_item: int, tokenizer_id: str, limits: Limits
+) -> tuple[pa.RecordBatch, list[WorkItemManifest]]:
+    """A block's rows with their places, and its work items, numbered from `first_item`."""
+    n_tokens = block.column("n_tokens").to_numpy()
+    hashes = hash_matrix(block.column("token_hash"))
+    flat = block.column("token_ids").flatten()
+    sequences = sequence_starts(n_tokens, hashes, flat.to_numpy())
+    lengths = n_tokens[sequences]
+    firsts = np.array([r.start for r in plan(lengths.tolist(), limits)])
+    rows_before = np.append(sequences[firsts], len(n_tokens))
+    item_rows = np.diff(rows_before)
+    sequence_rows = np.diff(np.append(sequences, len(n_tokens)))
+    names = [f"{part}-{index:08d}" for index in range(first_item, first_item + len(firsts))]
+    sequence_index = np.repeat(np.arange(len(sequences)), sequence_rows) - np.repeat(firsts, item_rows)
+    columns = {
+        "part": pa.repeat(part, len(n_tokens)),
+        "work_item_id": pa.array(names).take(pa.array(np.repeat(np.arange(len(firsts)), item_rows))),
+        "row_index": pa.array(np.arange(len(n_tokens)) - np.repeat(rows_before[:-1], item_rows), pa.int32()),
+        "sequence_index": pa.array(sequence_index, pa.int32()),
+        "token_ids": id_lists(flat, n_tokens),
+    } | {name: block.column(name) for name in ("probe_id", "n_tokens", "truncated", "token_hash")}
+    rows = pa.RecordBatch.from_arrays([columns[name] for name in ROWS.names], schema=ROWS)
+
+    probe_ids, row_hashes = block.column("probe_id").to_pylist(), block.column("token_hash").to_pylist()
+    places = sequence_index.tolist()
+    counts = np.diff(np.append(firsts, len(sequences)))
+    tokens, longest = np.add.reduceat(lengths, firsts, dtype=np.int64), np.maximum.reduceat(lengths, firsts)
+    items = [
+        WorkItemManifest(
+            part=part,
+            work_item_id=name,
+            n_rows=int(end - first),
+            n_sequences=int(counts[i]),
+            n_tokens=int(tokens[i]),
+            max_tokens=int(longest[i]),
+            digest=work_item_digest(probe_ids[first:end], row_hashes[first:end], places[first:end]),
+            tokenizer_id=tokenizer_id,
+        )
+        for i, (name, first, end) in enumerate(zip(names, rows_before, rows_before[1:], strict=False))
+    ]
+    return rows, items
+
+
+def sequence_starts(n_tokens: np.ndarray, hashes: np.ndarray, flat_ids: np.ndarray) -> np.ndarray:
+    """The row at which each distinct token sequence begins, int64; equal sequences must be adjacent.
+
+    `n_tokens` int [n], `hashes` uint8 [n, 16], `flat_ids` the rows' ids end to end. Rows with one hash must have the
+    same ids, and are compared: two sequences under one hash are an error.
+    """
+    repeats = np.zeros(len(n_tokens), dtype=bool)
+    repeats[1:] = (hashes[1:] == hashes[:-1]).all(axis=1)
+    before = np.roll(n_tokens, 1)
+    positions = np.flatnonzero(np.repeat(repeats, n_tokens))
+    back = np.repeat(n_tokens, n_tokens)[positions]
+    if (n_tokens != before)[repeats].any() or (flat_ids[positions] != flat_ids[positions - back]).any():
+        raise FabricError(
+            "two different token sequences have one hash (xxh3-128), so that their rows can't be told apart; expected "
+            "a hash for each; take one of the two probes out and report this"
+        )
+    return np.flatnonzero(~repeats)

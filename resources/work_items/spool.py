@@ -1,0 +1,126 @@
+"""Probes -> their tokens on disk, and the refusals of those that have no place in the work.
+
+Contract: works through a bounded number of rows and bytes at a time, whatever batches come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from resources.records import Limits, Refusal, token_hash
+from resources.work_items.rows import SPOOLED, id_lists
+
+STAGE = "tokenised_batches"
+
+REASONS = {
+    "over-long": "the probe has more tokens than the policy or a packed batch takes",
+    "no-tokens": "the text gives no token",
+    "token-id-out-of-range": "a token id is not in the vocabulary",
+}
+"""Every reason for which a probe is refused here."""
+
+_ROWS_AT_ONCE = 1024
+_BYTES_AT_ONCE = 4 << 20
+
+
+class Encoder(Protocol):
+    """What is needed of a tokenizer; see `resources.checkpoint.tokenizer`."""
+
+    tokenizer_id: str
+
+    def encode(self, texts: Sequence[str]) -> list[np.ndarray]: ...
+
+    def fit(self, ids: np.ndarray) -> tuple[np.ndarray | None, bool]: ...
+
+
+class _Fault(NamedTuple):
+    reason: str
+    detail: str
+
+
+class _Fitted(NamedTuple):
+    ids: np.ndarray
+    truncated: bool
+
+
+def spool_tokens(
+    part: str, probes: Iterable[pa.RecordBatch], tokenizer: Encoder, limits: Limits, vocab_size: int, target: Path
+) -> list[Refusal]:
+    """Writes the tokens of each probe that has a place in the work; gives back the refusals of the others."""
+    refusals: list[Refusal] = []
+    longest = min(limits.max_input_len, limits.max_num_tokens)
+    with pq.ParquetWriter(target, SPOOLED, compression="lz4", use_dictionary=False) as writer:
+        for batch in probes:
+            for piece in _pieces(batch):
+                names, kept = [], []
+                rows = zip(
+                    piece.column("probe_id").to_pylist(),
+                    _token_ids(piece, tokenizer),
+                    piece.column("source_uri").to_pylist(),
+                    piece.column("source_row").to_pylist(),
+                    strict=True,
+                )
+                for probe_id, ids, uri, row in rows:
+                    fitted = _fitted(ids, tokenizer, longest, vocab_size)
+                    if isinstance(fitted, _Fault):
+                        refusals.append(Refusal(part, STAGE, probe_id, fitted.reason, fitted.detail, uri, row))
+                    else:
+                        names.append(probe_id)
+                        kept.append(fitted)
+                if names:
+                    writer.write_batch(_spool_batch(names, kept))
+    return refusals
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Slices with a bounded number of rows and bytes, since a tokenizer's working memory goes with both."""
+    text, ids = pc.binary_length(batch.column("text")), pc.list_value_length(batch.column("token_ids"))
+    first = held = 0
+    for row, size in enumerate(pc.add(pc.fill_null(text, 0), pc.fill_null(ids, 0)).to_pylist()):
+        if row > first and (row - first == _ROWS_AT_ONCE or held + size > _BYTES_AT_ONCE):
+            yield batch.slice(first, row - first)
+            first, held = row, 0
+        held += size
+    if first < batch.num_rows:
+        yield batch.slice(first)
+
+
+def _token_ids(piece: pa.RecordBatch, tokenizer: Encoder) -> list[np.ndarray]:
+    texts, given = piece.column("text").to_pylist(), piece.column("token_ids").to_pylist()
+    encoded = iter(tokenizer.encode([text for text in texts if text is not None]))
+    return [
+        np.array(ids, dtype=np.int32) if text is None else next(encoded) for text, ids in zip(texts, given, strict=True)
+    ]
+
+
+def _fitted(ids: np.ndarray, tokenizer: Encoder, longest: int, vocab_size: int) -> _Fitted | _Fault:
+    if len(ids) == 0:
+        return _Fault("no-tokens", "the probe has no token")
+    outside = ids[(ids < 0) | (ids >= vocab_size)]
+    if len(outside):
+        return _Fault("token-id-out-of-range", f"token id {outside[0]} is not in 0 .. {vocab_size - 1}")
+    fitted, truncated = tokenizer.fit(ids)
+    if fitted is None:
+        return _Fault("over-long", f"the probe has {len(ids):,} tokens, more than the tokenizer's policy takes")
+    if len(fitted) > longest:
+        return _Fault("over-long", f"the probe has {len(fitted):,} tokens; a packed batch takes at most {longest:,}")
+    return _Fitted(fitted, truncated)
+
+
+def _spool_batch(names: list[str], rows: list[_Fitted]) -> pa.RecordBatch:
+    lengths = np.array([len(row.ids) for row in rows], dtype=np.int32)
+    columns = {
+        "n_tokens": pa.array(lengths),
+        "token_hash": pa.array([token_hash(row.ids) for row in rows], pa.binary()),
+        "probe_id": pa.array(names, pa.string()),
+        "truncated": pa.array([row.truncated for row in rows]),
+        "token_ids": id_lists(pa.array(np.concatenate([row.ids for row in rows]), pa.int32()), lengths),
+    }
+    return pa.RecordBatch.from_arrays([columns[name] for name in SPOOLED.names], schema=SPOOLED)
