@@ -1,0 +1,113 @@
+"""A consumer's contract: what must hold between a proven engine and the work before any is taken.
+
+Contract: `check_contract` alone decides; it reports every clause, also after one has failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from resources.proof.loading import ProvenEngine
+from resources.proof.vectors import decode, distances
+
+
+@dataclass(frozen=True)
+class WorkDescription:
+    """What a set of work items asks of an engine."""
+
+    model_key: str
+    tokenizer_id: str
+    hidden_size: int
+    dtype: str
+    vocab_size: int
+    """Every token id is below this."""
+    max_sequences: int
+    """Of the work item with the most."""
+    max_num_tokens: int
+    """Of the work item with the most."""
+    max_input_len: int
+    """Of the longest sequence."""
+
+
+@dataclass(frozen=True)
+class CanaryBatch:
+    """Vectors registered for a `model_key`, which another build of the same model must reproduce."""
+
+    sequences: Sequence[np.ndarray]
+    """Int arrays of token ids."""
+    vectors: np.ndarray
+    """float32 [n_sequences, hidden_size]."""
+    tolerance: float
+    """The greatest relative distance, ||a - b|| / max(||a||, ||b||), of a vector to the registered one."""
+
+
+@dataclass(frozen=True)
+class Clause:
+    """One clause, with what was seen and what was expected."""
+
+    name: str
+    passed: bool
+    seen: str
+    expected: str
+
+
+def check_contract(
+    engine: ProvenEngine, work: WorkDescription, canary: CanaryBatch | None = None
+) -> tuple[Clause, ...]:
+    """Every clause between `engine` and `work`. Runs the canary batch when there is one."""
+    report, limits = engine.report, engine.limits
+    moved = max(report.input_check.moved_percent) if report.input_check else 0.0
+    required = report.input_check.required_percent if report.input_check else 0.0
+    return (
+        _equal("key-value cache", engine.config.kv_cache_type, "disabled"),
+        _clause(
+            "gather convention",
+            report.verdict == "proved" and report.convention == engine.convention.value,
+            f"{report.verdict}, {report.convention}, decided by {report.decided_by}",
+            f"proved, {engine.convention.value}",
+        ),
+        _clause(
+            "input read",
+            report.input_check is not None and report.input_check.reason is None,
+            f"checksum moved by {moved:.3g} %",
+            f"at least {required:g} %",
+        ),
+        _equal("hidden size", engine.hidden_size, work.hidden_size),
+        _equal("dtype", engine.dtype, work.dtype),
+        _at_least("vocabulary", engine.config.vocab_size, work.vocab_size),
+        _at_least("sequences in a batch", limits.max_batch_size, work.max_sequences),
+        _at_least("tokens in a batch", limits.max_num_tokens, work.max_num_tokens),
+        _at_least("tokens in a sequence", limits.max_input_len, work.max_input_len),
+        _equal("tokenizer", engine.tokenizer_id, work.tokenizer_id),
+        _equal("model key", engine.model_key, work.model_key),
+        _canary(engine, canary),
+    )
+
+
+def _canary(engine: ProvenEngine, canary: CanaryBatch | None) -> Clause:
+    name = "canary vectors"
+    if canary is None:
+        return Clause(name, passed=True, seen="no canary registered", expected="none registered")
+    expected = f"within {canary.tolerance:.3g} of the registered vectors {list(canary.vectors.shape)}"
+    shape = (len(canary.sequences), engine.hidden_size)
+    if canary.vectors.shape != shape:
+        return Clause(name, passed=False, seen=f"vectors {list(shape)}", expected=expected)
+    seen = decode(engine.extract(canary.sequences), engine.dtype)
+    worst = float(distances(seen.values, canary.vectors).max())
+    # NaN is never within a tolerance.
+    return Clause(name, worst <= canary.tolerance, f"at most {worst:.3g} away", expected)
+
+
+def _equal(name: str, seen: object, expected: object) -> Clause:
+    return _clause(name, seen == expected, str(seen), str(expected))
+
+
+def _at_least(name: str, seen: int, expected: int) -> Clause:
+    return _clause(name, seen >= expected, str(seen), f"at least {expected}")
+
+
+def _clause(name: str, passed: bool, seen: str, expected: str) -> Clause:
+    return Clause(name, passed, seen, expected)

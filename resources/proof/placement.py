@@ -1,0 +1,46 @@
+"""Whether a sequence gets the same vector wherever it lies in a pack, and alone.
+
+Contract: a loose check against gross errors that no exchange of tokens shows, such as positions counted over the whole
+pack. Kernels round differently from shape to shape, so small differences pass; the canary of a consumer's contract is
+the tight comparison.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from resources.packing import pack
+from resources.proof.convention import Run
+from resources.proof.layouts import Layout
+from resources.proof.tokens import Tokens
+from resources.proof.validation import Placement
+from resources.proof.vectors import distances
+from resources.records import GatherConvention
+
+TOLERANCE = 1 / 16
+"""Relative distance. Half-precision engines were seen 0.003 from float32 (shared notes, tensorrt.md)."""
+
+ALONE = 2
+"""Sequences that are run in a batch of their own: the last ones, which lie farthest from the start."""
+
+
+def check_placement(run: Run, layout: Layout, tokens: Tokens, convention: GatherConvention, *, seed: int) -> Placement:
+    """Runs the layout's batch, the same in reversed order, and its last sequences alone."""
+    draw = tokens.draw(int(layout.lengths.sum()), np.random.default_rng(seed))
+    sequences = np.split(draw, np.cumsum(layout.lengths)[:-1])
+    base = run(pack(sequences, convention)).values
+    mirrored = run(pack(sequences[::-1], convention)).values[::-1]
+    alone = np.concatenate([run(pack([s], convention)).values for s in sequences[-ALONE:]])
+    by_order = float(distances(base, mirrored).max())
+    by_company = float(distances(base[-ALONE:], alone).max())
+    if max(by_order, by_company) <= TOLERANCE:
+        return Placement(TOLERANCE, by_order, by_company, reason=None, sentence=None)
+    return Placement(
+        TOLERANCE,
+        by_order,
+        by_company,
+        reason="depends-on-placement",
+        sentence=f"a sequence's vector differs by {by_order:.2g} when the batch is reversed and by {by_company:.2g} "
+        f"when it is alone; expected at most {TOLERANCE:.2g}: the vector depends on where in the pack the sequence lies; "
+        "build an engine that takes positions from position_ids and keeps the sequences of a pack apart",
+    )

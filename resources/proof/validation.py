@@ -1,0 +1,192 @@
+"""The validation report: every piece of evidence that an engine's verdict rests on.
+
+Contract: frozen and complete, proved or refused; `to_json` and `from_json` lose nothing. Distances are relative
+(`resources.proof.vectors`). A piece that was not reached is None or empty.
+"""
+
+from __future__ import annotations
+
+import json
+import types
+import typing
+from dataclasses import asdict, dataclass, is_dataclass
+from typing import Any
+
+from resources.records import Limits
+
+
+@dataclass(frozen=True)
+class BindingEvidence:
+    """One tensor, as it was classified."""
+
+    name: str
+    role: str
+    location: str
+    dtype: str
+    shape: tuple[int, ...]
+    maximum: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ConventionTrial:
+    """The micro-batch under one convention."""
+
+    convention: str
+    last_token_ids: tuple[int, ...]
+    fingerprints: tuple[float, ...]
+    """Of guard, A, B, guard."""
+    separation: float
+    """Distance of A's vector to B's."""
+    consistent: bool
+
+
+@dataclass(frozen=True)
+class DetectionTrial:
+    """The micro-batch of one pair of tokens under both conventions."""
+
+    tokens: tuple[int, int]
+    noise_floor: float
+    non_finite: int
+    denormal: int
+    same_under_both: bool
+    conventions: tuple[ConventionTrial, ...]
+
+
+@dataclass(frozen=True)
+class Detection:
+    """Which convention looks right, before any proof."""
+
+    trials: tuple[DetectionTrial, ...]
+    convention: str | None
+    decided_by: str | None
+    """"only-consistent"; or "tie-break", where both looked right and the larger separation proposed one."""
+    reason: str | None
+    sentence: str | None
+
+
+@dataclass(frozen=True)
+class InputCheck:
+    """Whether the engine reads its tokens: by how much the checksum moved when every token changed."""
+
+    required_percent: float
+    moved_percent: tuple[float, ...]
+    """One for each seed tried; the last one passed, if any did."""
+    reason: str | None
+    sentence: str | None
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One trial of a change of one token, in a batch small enough to show whole."""
+
+    before: int
+    after: int
+    noise_floors: tuple[float, ...]
+    """How far each sequence's vector moved, in noise floors."""
+
+
+@dataclass(frozen=True)
+class VectorMovement:
+    """A vector that did what it must not."""
+
+    sequence: int
+    expected: str
+    """"move" or "stay"."""
+    noise_floors: float
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One change of tokens, over every trial."""
+
+    change: str
+    tokens_changed: int
+    must_move: int
+    """How many vectors must."""
+    moved: int
+    """How many of those did, in some trial."""
+    least_movement: float | None
+    """The least of those, in noise floors; each counts with its best trial."""
+    must_stay: int
+    """How many vectors must, in every trial."""
+    greatest_stay: float | None
+    """The most that one of those moved, in noise floors."""
+    exchanges: tuple[Exchange, ...]
+    wrong: tuple[VectorMovement, ...]
+    """The first few, if any."""
+
+
+@dataclass(frozen=True)
+class Dependence:
+    """What moves what, at one shape under one optimisation profile."""
+
+    shape: str
+    profile: int | None
+    """None where the engine chose it."""
+    n_sequences: int
+    n_tokens: int
+    longest: int
+    trials: int
+    noise_floor: float
+    experiments: tuple[Experiment, ...]
+    reason: str | None
+    sentence: str | None
+
+
+@dataclass(frozen=True)
+class Placement:
+    """How much a vector depends on where in the pack its sequence lies, and on how many others lie beside it."""
+
+    tolerance: float
+    reversed_order: float
+    """The greatest distance of a vector to the same sequence's in the reversed batch."""
+    alone: float
+    """The greatest distance of a vector to the same sequence's in a batch of its own, of those tried."""
+    reason: str | None
+    sentence: str | None
+
+
+@dataclass(frozen=True)
+class ValidationReport:
+    """One validation of one engine."""
+
+    engine_id: str
+    model_key: str
+    verdict: str
+    """"proved" or "refused"."""
+    reason: str
+    """A short, stable code; "proved" when proved."""
+    sentence: str
+    """The same for a person: what was seen, what was expected, what to do."""
+    convention: str | None
+    """The frozen convention; None when refused."""
+    decided_by: str | None
+    backend: str
+    dtype: str
+    limits: Limits
+    kv_cache_type: str | None
+    bindings: tuple[BindingEvidence, ...]
+    warm_up: bool
+    detection: Detection | None
+    input_check: InputCheck | None
+    dependence: tuple[Dependence, ...]
+    placement: Placement | None
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> ValidationReport:
+        return _read(cls, json.loads(text))
+
+
+def _read(kind: Any, value: Any) -> Any:
+    """`value`, as JSON holds it, in the type `kind`."""
+    if is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        return kind(**{name: _read(hints[name], field) for name, field in value.items()})  # type: ignore[operator]
+    if isinstance(kind, types.UnionType):
+        return None if value is None else _read(typing.get_args(kind)[0], value)
+    if typing.get_origin(kind) is tuple:
+        return tuple(_read(typing.get_args(kind)[0], item) for item in value)
+    return value

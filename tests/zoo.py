@@ -1,0 +1,375 @@
+"""A zoo of tiny engines, right and wrong, for tests: whole engine directories, written in milliseconds.
+
+Each is a real one-layer decoder (embedding, learned positions, causal attention per sequence, a gated step, norm) as a
+packed ONNX graph that reads and attends as the project's own graphs do. A kind says what is wrong with it, if anything;
+`KINDS` holds what the proof must say of it.
+"""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from resources.checkpoint import Tokenizer, TokenizerPolicy, open_checkpoint
+from resources.engine.config import read_engine_record, write_engine_config
+from resources.records import TAP, EngineRecord, GatherConvention, Limits, model_key
+from tests.tiny import tiny_gguf
+
+LIMITS = Limits(max_batch_size=12, max_num_tokens=64, max_input_len=24)
+HIDDEN = 16
+GRAPH_FILE = "model.onnx"
+GRAPH_VERSION = "zoo"
+
+Step = Callable[["Graph", str], str]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How an engine is made, and what must be said of it."""
+
+    reasons: frozenset[str]
+    """The reasons that the proof may give; "proved" alone for a right engine."""
+    convention: GatherConvention | None = None
+    decided_by: str | None = None
+    gather: Step | None = None
+    """last_token_ids -> the packed tokens to gather, int64 [n]; by default exclusive end."""
+    embed: Step | None = None
+    """The embedded tokens [T, hidden], changed."""
+    positions: Callable[[Graph], str] | None = None
+    """In place of position_ids."""
+    state: Step | None = None
+    """The normed states [T, hidden], changed before the gather."""
+    output: Step | None = None
+    """The gathered vectors [n, hidden], changed."""
+    attention: str = "causal"
+    equal_rows: float = 0.0
+    """This share of the embedding's rows, all equal."""
+    extra_input: str | None = None
+    limits: Limits = LIMITS
+    kv_cache_type: str = "DISABLED"
+
+
+@dataclass
+class Graph:
+    """An ONNX graph in the making."""
+
+    precision: str
+    random: np.random.Generator
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    initializers: list[onnx.TensorProto] = field(default_factory=list)
+
+    def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        name = f"{kind}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(kind, list(inputs), [name], name=name, **attributes))
+        return name
+
+    def ints(self, *values: int) -> str:
+        return self._keep(np.array(values, dtype=np.int64))
+
+    def int(self, value: int) -> str:
+        return self._keep(np.array(value, dtype=np.int64))
+
+    def floats(self, values: Any) -> str:
+        return self._keep(np.asarray(values, dtype=self.precision))
+
+    def normal(self, *shape: int, scale: float = 1.0) -> str:
+        return self.floats(scale * self.random.standard_normal(shape))
+
+    def count(self, tensor: str, axis: int = 0) -> str:
+        """A dimension, as an int64 scalar."""
+        return self.op("Gather", self.op("Shape", tensor), self.int(axis))
+
+    def range(self, count: str) -> str:
+        return self.op("Range", self.int(0), count, self.int(1))
+
+    def long(self, tensor: str) -> str:
+        return self.op("Cast", tensor, to=TensorProto.INT64)
+
+    def cast(self, tensor: str) -> str:
+        return self.op("Cast", tensor, to=_ELEMENT[self.precision])
+
+    def column(self, index: int) -> str:
+        """One column of padded_index: 0 holds each sequence's first packed token, -1 its last."""
+        return self.long(self.op("Gather", "padded_index", self.int(index), axis=1))
+
+    def _keep(self, array: np.ndarray) -> str:
+        name = f"constant_{len(self.initializers)}"
+        self.initializers.append(numpy_helper.from_array(array, name))
+        return name
+
+
+def write_engine(kind: str, directory: Path, seed: int = 0, *, precision: str = "float32") -> EngineRecord:
+    """Writes an engine of `kind` into `directory` (made if missing) and gives its record."""
+    directory.mkdir(parents=True, exist_ok=True)
+    spec, tokenizer = KINDS[kind], _tokenizer()
+    onnx.save(_model(spec, tokenizer.vocab_size, precision, seed), directory / GRAPH_FILE)
+    for path in _tokenizer_folder().iterdir():
+        shutil.copy(path, directory)
+    checkpoint_digest = f"zoo {kind} {seed}"
+    write_engine_config(
+        directory,
+        backend="onnxruntime",
+        plan=GRAPH_FILE,
+        pretrained={
+            "dtype": precision,
+            "hidden_size": HIDDEN,
+            "vocab_size": tokenizer.vocab_size,
+            "num_hidden_layers": 1,
+        },
+        limits=spec.limits,
+        kv_cache_type=spec.kv_cache_type,
+        provenance={
+            "model_key": model_key(
+                checkpoint_digest=checkpoint_digest,
+                graph_version=GRAPH_VERSION,
+                tokenizer_id=tokenizer.tokenizer_id,
+                tap=TAP,
+                dtype=precision,
+            ),
+            "checkpoint_digest": checkpoint_digest,
+            "tokenizer_id": tokenizer.tokenizer_id,
+            "graph_version": GRAPH_VERSION,
+            "versions": {"onnx": onnx.__version__},
+        },
+    )
+    return read_engine_record(directory)
+
+
+_ELEMENT = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16}
+
+
+def _model(spec: Kind, vocab_size: int, precision: str, seed: int) -> onnx.ModelProto:
+    g = Graph(precision, np.random.default_rng(seed))
+    state = _states(g, spec, vocab_size)
+    if spec.state:
+        state = spec.state(g, state)
+    ids = g.long("last_token_ids")
+    index = spec.gather(g, ids) if spec.gather else _exclusive(g, ids)
+    out = g.op("Gather", state, index)
+    if spec.output:
+        out = spec.output(g, out)
+    g.nodes.append(helper.make_node("Identity", [out], ["hidden_states"]))
+    shapes = {
+        "input_ids": ["num_tokens"],
+        "position_ids": ["num_tokens"],
+        "last_token_ids": ["num_sequences"],
+        "padded_index": ["num_sequences", "padded_length"],
+        "packed_index": ["num_tokens"],
+    }
+    if spec.extra_input:
+        shapes[spec.extra_input] = ["num_tokens"]
+    graph = helper.make_graph(
+        g.nodes,
+        "zoo",
+        [helper.make_tensor_value_info(name, TensorProto.INT32, shape) for name, shape in shapes.items()],
+        [helper.make_tensor_value_info("hidden_states", _ELEMENT[precision], ["num_sequences", HIDDEN])],
+        g.initializers,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def _states(g: Graph, spec: Kind, vocab_size: int) -> str:
+    """Every token's state after the norm, [T, hidden]."""
+    rows = g.random.standard_normal((vocab_size, HIDDEN))
+    equal = g.random.random(vocab_size) < spec.equal_rows
+    rows[equal] = rows[0]
+    x = g.op("Gather", g.floats(rows), "input_ids")
+    if spec.embed:
+        x = spec.embed(g, x)
+    positions = spec.positions(g) if spec.positions else "position_ids"
+    x = g.op("Add", x, g.op("Gather", g.normal(LIMITS.max_num_tokens, HIDDEN), positions))
+    x = g.op("Add", x, _attention(g, x, spec.attention))
+    width = 2 * HIDDEN
+    gate = g.op("Tanh", g.op("MatMul", x, g.normal(HIDDEN, width, scale=HIDDEN**-0.5)))
+    x = g.op("Add", x, g.op("MatMul", gate, g.normal(width, HIDDEN, scale=width**-0.5)))
+    mean_square = g.op("ReduceMean", g.op("Mul", x, x), axes=[-1], keepdims=1)
+    return g.op("Div", x, g.op("Sqrt", g.op("Add", mean_square, g.floats(1e-5))))
+
+
+def _attention(g: Graph, x: str, kind: str) -> str:
+    """Attention of each sequence over itself, padded inside; "pack" attends over the whole pack."""
+    q, k, v = (g.op("MatMul", x, g.normal(HIDDEN, HIDDEN, scale=HIDDEN**-0.5)) for _ in range(3))
+    if kind == "pack":
+        q, k, v = (g.op("Unsqueeze", t, g.ints(0)) for t in (q, k, v))
+        length = g.count(x)
+    else:
+        q, k, v = (g.op("Gather", t, "padded_index") for t in (q, k, v))
+        length = g.count("padded_index", axis=1)
+    scores = g.op("Mul", g.op("MatMul", q, g.op("Transpose", k, perm=[0, 2, 1])), g.floats(HIDDEN**-0.5))
+    if kind != "bidirectional":
+        slots = g.range(length)
+        causal = g.op("GreaterOrEqual", g.op("Unsqueeze", slots, g.ints(1)), slots)
+        scores = g.op("Where", causal, scores, g.floats(-1e4))
+    mixed = g.op("Reshape", g.op("MatMul", g.op("Softmax", scores, axis=-1), v), g.ints(-1, HIDDEN))
+    if kind != "pack":
+        mixed = g.op("Gather", mixed, "packed_index")
+    return g.op("MatMul", mixed, g.normal(HIDDEN, HIDDEN, scale=2 * HIDDEN**-0.5))
+
+
+@functools.cache
+def _tokenizer_folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="zoo-tokenizer-"))
+    _tokenizer().save(folder)
+    return folder
+
+
+@functools.cache
+def _tokenizer() -> Tokenizer:
+    with tempfile.TemporaryDirectory() as folder:
+        return open_checkpoint(str(tiny_gguf(Path(folder) / "tiny.gguf"))).tokenizer(TokenizerPolicy())
+
+
+def _exclusive(g: Graph, ids: str) -> str:
+    return g.op("Sub", ids, g.int(1))
+
+
+def _inclusive(g: Graph, ids: str) -> str:
+    return ids
+
+
+def _clamped(g: Graph, index: str) -> str:
+    """`index`, no further than the last token of the pack."""
+    return g.op("Min", index, g.op("Sub", g.count("input_ids"), g.int(1)))
+
+
+def _beyond(g: Graph, ids: str) -> str:
+    return _clamped(g, g.op("Add", ids, g.int(1)))
+
+
+def _one_before_last(g: Graph, ids: str) -> str:
+    return g.op("Max", g.op("Sub", ids, g.int(2)), g.column(0))
+
+
+def _two_before(g: Graph, ids: str) -> str:
+    return g.op("Sub", ids, g.int(2))
+
+
+def _one_for_all(g: Graph, ids: str) -> str:
+    """Every sequence gets the last but one's token."""
+    last_but_one = g.op("Gather", _exclusive(g, ids), g.int(-2))
+    return g.op("Expand", last_but_one, g.op("Shape", ids))
+
+
+def _clipped(g: Graph, ids: str) -> str:
+    return g.op("Min", _exclusive(g, ids), g.int(31))
+
+
+def _no_further_than_16(g: Graph, ids: str) -> str:
+    return g.op("Min", _exclusive(g, ids), g.op("Add", g.column(0), g.int(16)))
+
+
+def _inclusive_where(condition: Callable[[Graph, str], str]) -> Step:
+    """Inclusive end for the sequences (an int64 range [n]) that `condition` picks, exclusive end for the others."""
+
+    def gather(g: Graph, ids: str) -> str:
+        sequences = g.range(g.count("last_token_ids"))
+        return g.op("Where", condition(g, sequences), _clamped(g, ids), _exclusive(g, ids))
+
+    return gather
+
+
+def _reversed(g: Graph, ids: str) -> str:
+    n = g.count("last_token_ids")
+    return g.op("Gather", _exclusive(g, ids), g.op("Sub", g.op("Sub", n, g.int(1)), g.range(n)))
+
+
+def _drifting(scale: float) -> Step:
+    """Adds a little that depends on the place in the pack, as kernels that round differently row by row do."""
+
+    def state(g: Graph, states: str) -> str:
+        rows = g.op("Sin", g.op("Cast", g.range(g.count("input_ids")), to=TensorProto.FLOAT))
+        drift = g.op("Mul", g.op("Unsqueeze", g.cast(rows), g.ints(1)), g.normal(1, HIDDEN, scale=scale))
+        return g.op("Add", states, drift)
+
+    return state
+
+
+def _leaking(scale: float) -> Step:
+    """Adds the pack's mean to every token."""
+
+    def embed(g: Graph, x: str) -> str:
+        mean = g.op("ReduceMean", x, axes=[0], keepdims=1)
+        return g.op("Add", x, g.op("Mul", mean, g.floats(scale)))
+
+    return embed
+
+
+def _times(factor: float) -> Step:
+    return lambda g, x: g.op("Mul", x, g.floats(factor))
+
+
+def _constant(g: Graph, out: str) -> str:
+    return g.op("Add", g.op("Mul", out, g.floats(0)), g.normal(1, HIDDEN))
+
+
+def _with_nan(g: Graph, out: str) -> str:
+    return g.op("Add", out, g.floats([[np.nan, *[0.0] * (HIDDEN - 1)]]))
+
+
+def _noisy(g: Graph, out: str) -> str:
+    noise = g.op("RandomNormalLike", out, scale=0.1, dtype=TensorProto.FLOAT)
+    return g.op("Add", out, g.cast(noise))
+
+
+def _packed_positions(g: Graph) -> str:
+    return g.range(g.count("input_ids"))
+
+
+def _right(convention: GatherConvention, decided_by: str = "only-consistent", **how: Any) -> Kind:
+    gather = _exclusive if convention is GatherConvention.EXCLUSIVE_END else _inclusive
+    return Kind(frozenset({"proved"}), convention, decided_by, gather=gather, **how)
+
+
+def _wrong(*reasons: str, **how: Any) -> Kind:
+    return Kind(frozenset(reasons), **how)
+
+
+_EXCLUSIVE, _INCLUSIVE = GatherConvention.EXCLUSIVE_END, GatherConvention.INCLUSIVE_END
+
+KINDS: dict[str, Kind] = {
+    "exclusive-end": _right(_EXCLUSIVE),
+    "inclusive-end": _right(_INCLUSIVE),
+    "both-consistent-exclusive": _right(_EXCLUSIVE, "tie-break", state=_drifting(0.02)),
+    "both-consistent-inclusive": _right(_INCLUSIVE, "tie-break", state=_drifting(0.02)),
+    "equal-embedding-rows": _right(_EXCLUSIVE, equal_rows=0.5),
+    "tie-break-misled": _wrong("wrong-dependence", state=_drifting(20)),
+    "all-zero": _wrong("all-zero", output=_times(0)),
+    "constant": _wrong("ambiguous", output=_constant),
+    "ignores-last-token-ids": _wrong("ambiguous", gather=lambda g, ids: g.column(-1)),
+    "first-token": _wrong("ambiguous", gather=lambda g, ids: g.column(0)),
+    "ignores-input": _wrong("ignores-input", embed=_times(0)),
+    "every-embedding-row-equal": _wrong("ignores-input", equal_rows=1.0),
+    "next-sequence": _wrong("wrong-dependence", gather=_beyond),
+    "one-before-last": _wrong("ambiguous", gather=_one_before_last),
+    "two-before": _wrong("ambiguous", gather=_two_before),
+    "one-token-for-all": _wrong("not-consistent", gather=_one_for_all),
+    "non-finite": _wrong("non-finite", output=_with_nan),
+    "noisy": _wrong("noisy", output=_noisy),
+    "bidirectional": _wrong("wrong-dependence", attention="bidirectional"),
+    "attends-to-the-whole-pack": _wrong("wrong-dependence", attention="pack"),
+    "leaks": _wrong("wrong-dependence", embed=_leaking(0.5)),
+    "leaks-a-little": _wrong("wrong-dependence", "inconclusive", embed=_leaking(0.02)),
+    "packed-positions": _wrong("wrong-dependence", "depends-on-placement", positions=_packed_positions),
+    "reversed-order": _wrong("wrong-dependence", gather=_reversed),
+    "odd-sequences-inclusive": _wrong(
+        "wrong-dependence",
+        gather=_inclusive_where(lambda g, s: g.op("Cast", g.op("Mod", s, g.int(2)), to=TensorProto.BOOL)),
+    ),
+    "later-sequences-inclusive": _wrong(
+        "wrong-dependence", "depends-on-placement", gather=_inclusive_where(lambda g, s: g.op("Greater", s, g.int(7)))
+    ),
+    "clipped-index": _wrong("wrong-dependence", gather=_clipped),
+    "long-sequences-cut": _wrong("wrong-dependence", gather=_no_further_than_16),
+    "limits-too-small": _wrong("limits-too-small", limits=Limits(3, 64, 24)),
+    "unknown-tensor": _wrong("unknown-tensor", extra_input="prompt_tasks"),
+    "key-value-cache": _wrong("key-value-cache", kv_cache_type="PAGED"),
+}
