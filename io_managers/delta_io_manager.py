@@ -8,14 +8,31 @@ read from the store. A failure is a `dagster.Failure` without a retry; that of a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import json
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import pyarrow as pa
+from pydantic import Field
 
-from io_managers.delta_table import Committed
-from resources.records import Refusal, VectorStream
+from io_managers import layout, tables
+from io_managers.delta_table import Committed, PartitionWrite, StoreError, table_path, write_partition
+from io_managers.lineage import LineageError
+from io_managers.reading import StoredPartitions, latest_verdict, read_engine
+from io_managers.stored_rows import data_files
+from io_managers.tables import TableSpec
+from io_managers.vector_store import write_vectors
+from resources.records import EngineRecord, EngineVerdict, Refusal, VectorStream, digest
+
+_SPECS = {spec.name: spec for spec in tables.ALL} | {
+    "engine": tables.ENGINES,
+    "engine_validation_report": tables.ENGINE_VALIDATION_REPORTS,
+}
+"""The table of each asset key that is not the table's own name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +71,10 @@ class VectorWrite:
     describe: Callable[[Committed], Mapping[str, Any]]
     """The Dagster metadata of the partition, once it is stored."""
 
+    @property
+    def part(self) -> str:
+        return self.stream.part
+
 
 @dataclass(frozen=True)
 class VectorWrites:
@@ -63,3 +84,203 @@ class VectorWrites:
 
     def __iter__(self) -> Iterator[VectorWrite]:
         return iter(self.writes)
+
+
+class DeltaIOManager(dg.ConfigurableIOManager):
+    """Keeps every asset of this project in the lake."""
+
+    lake: str | None = Field(default=None, description="The folder of Delta tables; unset: that of FABRIC_HOME.")
+
+    def handle_output(self, context: dg.OutputContext, obj: object) -> None:
+        """Stores what an asset returned. Raises `dagster.Failure` where the store or the lineage check refuses it."""
+        spec = _spec(context.asset_key)
+        try:
+            match obj:
+                case StageWrites() | VectorWrites() if "part" in spec.replaces:
+                    for write in _each_once(context, obj.writes):
+                        committed = self._store(context, spec, write)
+                        # What is added to the output would be copied onto every partition of a range.
+                        context.step_context.add_asset_metadata(
+                            write.describe(committed), asset_key=context.asset_key, partition_key=write.part
+                        )
+                case EngineRecord() if spec == tables.ENGINES:
+                    self._store_row(context, spec, _engine_row(obj), stamp="built_at")
+                case EngineVerdict() if spec == tables.ENGINE_VALIDATION_REPORTS:
+                    self._store_row(context, spec, _verdict_row(obj), stamp="validated_at")
+                case _:
+                    raise _unexpected(context.asset_key, spec, obj)
+        except LineageError as error:
+            evidence = {"clause": error.clause, "seen": error.seen, "expected": error.expected, "advice": error.advice}
+            raise dg.Failure(description=str(error), metadata=evidence, allow_retries=False) from error
+        except StoreError as error:
+            raise dg.Failure(description=str(error), allow_retries=False) from error
+
+    def load_input(self, context: dg.InputContext) -> StoredPartitions | EngineRecord | EngineVerdict:
+        """A partitioned table's partitions, in the order of their definition; an engine or its newest verdict.
+
+        The engine is the one that this run built, if it built one, else the newest.
+        """
+        spec = _spec(context.asset_key)
+        try:
+            if spec not in (tables.ENGINES, tables.ENGINE_VALIDATION_REPORTS):
+                return StoredPartitions(self._lake, _ordered_keys(context))
+            engine = read_engine(self._lake, run_id=_run_id(context))
+            if spec == tables.ENGINES:
+                return engine
+            if (verdict := latest_verdict(self._lake, engine.engine_id)) is None:
+                raise StoreError(f"engine {engine.engine_id} was never validated; materialise engine_validation_report")
+            return verdict
+        except StoreError as error:
+            raise dg.Failure(description=str(error), allow_retries=False) from error
+
+    @property
+    def _lake(self) -> Path:
+        return layout.lake_path() if self.lake is None else Path(self.lake)
+
+    def _store(self, context: dg.OutputContext, spec: TableSpec, write: StageWrite | VectorWrite) -> Committed:
+        match write:
+            case StageWrite() if not spec.per_model:
+                self._store_refusals(context, write)
+                return self._write(
+                    context,
+                    spec,
+                    PartitionWrite(
+                        scope={"part": write.part, **write.scope},
+                        content_digest=write.content_digest,
+                        n_rows=write.n_rows,
+                        batches=write.batches,
+                        metadata=_provenance(context),
+                    ),
+                )
+            case VectorWrite() if spec.per_model:
+                committed = write_vectors(self._lake, write.stream, metadata=_provenance(context))
+                return _logged(context, spec, committed, write.part)
+            case _:
+                raise _unexpected(context.asset_key, spec, write)
+
+    def _store_refusals(self, context: dg.OutputContext, write: StageWrite) -> None:
+        spec = tables.REFUSED_PROBES
+        scope = {"part": write.part, "stage": write.stage}
+        if strangers := {(r.part, r.stage) for r in write.refusals} - {(write.part, write.stage)}:
+            raise StoreError(
+                f"stage {write.stage} of {write.part} refuses probes of {sorted(strangers)}; expected its own"
+            )
+        if not write.refusals and not data_files(self._lake, spec, scope):
+            return
+        rows = [asdict(refusal) for refusal in write.refusals]
+        self._write(
+            context,
+            spec,
+            PartitionWrite(
+                scope=scope,
+                content_digest=digest(json.dumps(row, sort_keys=True).encode() for row in rows),
+                n_rows=len(rows),
+                batches=lambda: iter([pa.RecordBatch.from_pylist(rows, schema=spec.schema)]),
+                metadata=_provenance(context),
+            ),
+        )
+
+    def _store_row(self, context: dg.OutputContext, spec: TableSpec, row: dict[str, Any], *, stamp: str) -> None:
+        row = row | {"run_id": context.run_id}
+        stamped = row | {stamp: datetime.now(UTC)}
+        committed = self._write(
+            context,
+            spec,
+            PartitionWrite(
+                scope={column: row[column] for column in spec.replaces},
+                content_digest=digest([json.dumps(row, sort_keys=True).encode()]),
+                n_rows=1,
+                batches=lambda: iter([pa.RecordBatch.from_pylist([stamped], schema=spec.schema)]),
+                metadata=_provenance(context),
+            ),
+        )
+        context.add_output_metadata(
+            {"dagster/uri": str(table_path(self._lake, spec)), "delta_version": committed.version}
+        )
+
+    def _write(self, context: dg.OutputContext, spec: TableSpec, write: PartitionWrite) -> Committed:
+        committed = write_partition(self._lake, spec, write)
+        return _logged(context, spec, committed, "/".join(write.scope.values()))
+
+
+def _spec(key: dg.AssetKey) -> TableSpec:
+    name = key.to_user_string()
+    if name not in _SPECS:
+        raise dg.Failure(
+            description=f"asset {name} has no table in the lake; expected one of {sorted(_SPECS)}; "
+            "add its TableSpec to io_managers.tables or give it another IO manager",
+            allow_retries=False,
+        )
+    return _SPECS[name]
+
+
+def _unexpected(key: dg.AssetKey, spec: TableSpec, seen: object) -> StoreError:
+    return StoreError(
+        f"asset {key.to_user_string()} gave {type(seen).__name__} for the table {spec.name}; expected VectorWrites of "
+        "VectorWrite for hidden_states, EngineRecord for engine, EngineVerdict for engine_validation_report, and "
+        "StageWrites of StageWrite for any other; return that"
+    )
+
+
+def _each_once(
+    context: dg.OutputContext, writes: Iterable[StageWrite | VectorWrite]
+) -> Iterator[StageWrite | VectorWrite]:
+    """The writes, if there is exactly one for each partition of the run."""
+    name = context.asset_key.to_user_string()
+    expected = sorted(context.asset_partition_keys) if context.has_asset_partitions else []
+    left = set(expected)
+    pulled = iter(writes)
+    try:
+        for write in pulled:
+            if write.part not in left:
+                raise StoreError(
+                    f"asset {name} wrote partition {write.part!r}, which is written already or not in this run; "
+                    f"expected each of {expected} once"
+                )
+            left.remove(write.part)
+            yield write
+    finally:
+        # A generator may hold files and engines open.
+        if isinstance(pulled, Generator):
+            pulled.close()
+    if left:
+        raise StoreError(f"asset {name} wrote nothing for {sorted(left)}; expected one write for each partition")
+
+
+def _logged(context: dg.OutputContext, spec: TableSpec, committed: Committed, partition: str) -> Committed:
+    context.log.info(
+        f"{spec.name} {partition}: {committed.rows:,} rows "
+        f"{'were stored already' if committed.skipped else 'stored'}, version {committed.version}"
+    )
+    return committed
+
+
+def _ordered_keys(context: dg.InputContext) -> tuple[str, ...]:
+    """The partition keys in the order of their definition; Dagster gives them in the order of a set."""
+    keys = set(context.asset_partition_keys)
+    defined = context.asset_partitions_def.get_partition_keys(dynamic_partitions_store=context.instance)
+    return tuple(key for key in defined if key in keys)
+
+
+def _run_id(context: dg.InputContext) -> str | None:
+    """The run that loads the input; None outside of one."""
+    try:
+        return context.step_context.run_id
+    except dg.DagsterInvariantViolationError:
+        return None
+
+
+def _provenance(context: dg.OutputContext) -> dict[str, str]:
+    return {"run_id": context.run_id, "asset": context.asset_key.to_user_string(), "dagster": dg.__version__}
+
+
+def _engine_row(engine: EngineRecord) -> dict[str, Any]:
+    row = asdict(engine)
+    limits = row.pop("limits")
+    return {**row, **limits, "versions": json.dumps(row["versions"], sort_keys=True)}
+
+
+def _verdict_row(verdict: EngineVerdict) -> dict[str, Any]:
+    row = asdict(verdict)
+    evidence = row.pop("evidence_json")
+    return {**row, "evidence": evidence}

@@ -1,0 +1,161 @@
+"""Tables -> records, numpy, polars and DuckDB.
+
+Contract: nothing is written; what is read is the newest committed version of a table, and rows come in the order in
+which they were stored. Large reads stream. No Dagster.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+
+from io_managers import layout
+from io_managers.delta_table import StoreError, open_table, table_path
+from io_managers.export import export_partition
+from io_managers.stored_rows import partition_files, stored_batches, stored_records
+from io_managers.tables import (
+    ALL,
+    ENGINE_VALIDATION_REPORTS,
+    ENGINES,
+    EXTRACTION_REQUESTS,
+    HIDDEN_STATES,
+    PROBE_SETS,
+    REFUSED_PROBES,
+    TOKENISED_BATCHES,
+    WORK_ITEMS,
+)
+from io_managers.vectors import default_model_key, iter_hidden_states, read_hidden_states
+from io_managers.work_item_rows import WorkItemRows, work_item_rows
+from resources.records import (
+    EngineRecord,
+    EngineVerdict,
+    ExtractionRequest,
+    Limits,
+    Refusal,
+    WorkItem,
+    WorkItemManifest,
+)
+
+__all__ = [
+    "StoredPartitions",
+    "connect",
+    "export_partition",
+    "find_engine",
+    "iter_hidden_states",
+    "latest_verdict",
+    "partition_files",
+    "read_engine",
+    "read_hidden_states",
+]
+
+
+@dataclass(frozen=True)
+class StoredPartitions:
+    """Partitions of the lake, as an asset is given its partitioned input; each method reads one of them when called."""
+
+    lake: Path
+    parts: tuple[str, ...]
+
+    def probes(self, part: str) -> Iterator[pa.RecordBatch]:
+        """The probes, in the columns of `tables.PROBE_SETS`."""
+        return stored_batches(self.lake, PROBE_SETS, {"part": part})
+
+    def manifest(self, part: str) -> list[WorkItemManifest]:
+        """The work items in order."""
+        return [WorkItemManifest(**row) for row in stored_records(self.lake, WORK_ITEMS, {"part": part})]
+
+    def work_item_rows(self, part: str) -> Iterator[WorkItemRows]:
+        """The work items in order, as columns. Raises `StoreError` for rows out of order."""
+        return work_item_rows(part, stored_batches(self.lake, TOKENISED_BATCHES, {"part": part}))
+
+    def work_items(self, part: str) -> Iterator[WorkItem]:
+        """The work items in order; memory is about one of them. Raises `StoreError` for rows out of order."""
+        return (rows.work_item() for rows in self.work_item_rows(part))
+
+    def requests(self, part: str, engine_id: str) -> dict[str, ExtractionRequest]:
+        """What was asked of an engine, by work item id."""
+        scope = {"part": part, "engine_id": engine_id}
+        return {
+            r["work_item_id"]: ExtractionRequest(**r) for r in stored_records(self.lake, EXTRACTION_REQUESTS, scope)
+        }
+
+    def refusals(self, part: str) -> list[Refusal]:
+        """The refused probes of every stage."""
+        return [Refusal(**row) for row in stored_records(self.lake, REFUSED_PROBES, {"part": part})]
+
+    def versions(self) -> dict[str, int]:
+        """The Delta version of every table that an extraction reads: information, never part of an identity."""
+        tables = {s.name: open_table(table_path(self.lake, s)) for s in ALL if not s.per_model}
+        return {name: table.version() for name, table in tables.items() if table is not None}
+
+
+def read_engine(lake: Path | str, *, engine_id: str | None = None, run_id: str | None = None) -> EngineRecord:
+    """As `find_engine`; raises `StoreError` where there is none."""
+    if (engine := find_engine(lake, engine_id=engine_id, run_id=run_id)) is not None:
+        return engine
+    raise StoreError(
+        f"the lake {lake} knows {'no engine' if engine_id is None else f'no engine {engine_id}'}; "
+        "materialise engine and engine_validation_report"
+    )
+
+
+def find_engine(lake: Path | str, *, engine_id: str | None = None, run_id: str | None = None) -> EngineRecord | None:
+    """The engine named; else the newest one, of those that the run `run_id` built if it built any; None if none."""
+    rows = list(stored_records(lake, ENGINES, {} if engine_id is None else {"engine_id": engine_id}))
+    if not rows:
+        return None
+    newest = max([row for row in rows if row["run_id"] == run_id] or rows, key=lambda row: row["built_at"])
+    names = {f.name for f in fields(EngineRecord)} - {"limits", "versions"}
+    return EngineRecord(
+        **{name: newest[name] for name in names},
+        limits=Limits(**{f.name: newest[f.name] for f in fields(Limits)}),
+        versions=json.loads(newest["versions"]),
+    )
+
+
+def latest_verdict(lake: Path | str, engine_id: str) -> EngineVerdict | None:
+    """What the newest validation of an engine came to; None if it was never validated."""
+    columns = ["report_id", "engine_id", "verdict", "validated_at"]
+    heads = stored_records(lake, ENGINE_VALIDATION_REPORTS, {}, columns=columns)
+    # Of two reports of one microsecond the refusal counts.
+    newest = max(
+        (row for row in heads if row["engine_id"] == engine_id),
+        key=lambda row: (row["validated_at"], row["verdict"] != "proved"),
+        default=None,
+    )
+    if newest is None:
+        return None
+    [row] = stored_records(lake, ENGINE_VALIDATION_REPORTS, {"report_id": newest["report_id"]})
+    names = {f.name for f in fields(EngineVerdict)} - {"evidence_json"}
+    return EngineVerdict(**{name: row[name] for name in names}, evidence_json=row["evidence"])
+
+
+def connect(lake: Path | str | None = None, model_key: str | None = None) -> duckdb.DuckDBPyConnection:
+    """A DuckDB connection with a view for each table of the lake as it is now; `hidden_states` is that of `model_key`.
+
+    The views read the tables' Parquet files, since DuckDB 2 has no Delta extension that works offline. `model_key`
+    defaults as in `read_hidden_states`; a table that does not exist yet is an empty view.
+    """
+    lake = layout.lake_path() if lake is None else lake
+    if model_key is None and (Path(lake) / HIDDEN_STATES.name).is_dir():
+        model_key = default_model_key(lake)
+    connection = duckdb.connect()
+    for spec in ALL:
+        absent = spec.per_model and model_key is None
+        files = [] if absent else partition_files(lake, spec, model_key=model_key if spec.per_model else None)
+        if not files:
+            connection.register(spec.name, spec.schema.empty_table())
+            continue
+        columns = ", ".join(spec.schema.names)
+        paths = ", ".join("'" + path.replace("'", "''") + "'" for path in files)
+        types = ", ".join(f"'{column}': VARCHAR" for column in spec.replaces)
+        connection.execute(
+            f"CREATE VIEW {spec.name} AS SELECT {columns} "
+            f"FROM read_parquet([{paths}], hive_partitioning = true, hive_types = {{{types}}})"
+        )
+    return connection

@@ -1,0 +1,76 @@
+"""The rows of a stored partition as record batches, in the order in which they were stored.
+
+Contract: a batch has the columns of the table's spec, partition columns included, though the files do not hold those.
+Memory is about one row group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from io_managers.data_files import DataFile
+from io_managers.delta_table import StoreError, open_table, stored_files, table_path
+from io_managers.tables import TableSpec
+
+ROWS_A_BATCH = 8192
+
+
+def partition_files(
+    lake: Path | str, spec: TableSpec, part: str | None = None, *, model_key: str | None = None
+) -> list[str]:
+    """Paths of the Parquet files of a partition, or of the whole table, in the order of their rows; [] if none."""
+    scope = {} if part is None else {"part": part}
+    root = table_path(lake, spec, model_key)
+    return [str(root / file.path) for file in data_files(lake, spec, scope, model_key=model_key)]
+
+
+def data_files(
+    lake: Path | str, spec: TableSpec, scope: Mapping[str, str], *, model_key: str | None = None
+) -> list[DataFile]:
+    """The files of the partitions that `scope` names (all for an empty one), in the order of their rows."""
+    table = open_table(table_path(lake, spec, model_key))
+    return [] if table is None else stored_files(table, scope)
+
+
+def stored_batches(
+    lake: Path | str,
+    spec: TableSpec,
+    scope: Mapping[str, str],
+    *,
+    model_key: str | None = None,
+    columns: Sequence[str] | None = None,
+    rows: int = ROWS_A_BATCH,
+) -> Iterator[pa.RecordBatch]:
+    """Batches of at most `rows` rows with `columns` (default: all of them) of the partitions that `scope` names."""
+    schema = spec.schema if columns is None else pa.schema([spec.schema.field(name) for name in columns])
+    root = table_path(lake, spec, model_key)
+    for file in data_files(lake, spec, scope, model_key=model_key):
+        partition = dict(step.split("=", 1) for step in file.path.split("/")[:-1])
+        held = [name for name in schema.names if name not in partition]
+        read = 0
+        try:
+            with pq.ParquetFile(root / file.path) as parquet:
+                for batch in parquet.iter_batches(batch_size=rows, columns=held):
+                    read += batch.num_rows
+                    arrays = [
+                        pa.repeat(partition[f.name], batch.num_rows) if f.name in partition else batch[f.name]
+                        for f in schema
+                    ]
+                    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise StoreError(f"{root / file.path} cannot be read ({error}); materialise its partition again") from error
+        if read != file.rows:
+            raise StoreError(f"{root / file.path} holds {read} rows, the log says {file.rows}; materialise it again")
+
+
+def stored_records(
+    lake: Path | str, spec: TableSpec, scope: Mapping[str, str], *, columns: Sequence[str] | None = None
+) -> Iterator[dict[str, Any]]:
+    """The rows of a small table as dictionaries."""
+    for batch in stored_batches(lake, spec, scope, columns=columns):
+        yield from batch.to_pylist()

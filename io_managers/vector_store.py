@@ -1,0 +1,43 @@
+"""One partition's vectors into the store, checked against what the store itself says of them. No Dagster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from io_managers.delta_table import Committed, PartitionWrite, write_partition
+from io_managers.lineage import checked_batches
+from io_managers.reading import StoredPartitions, find_engine, latest_verdict
+from io_managers.tables import HIDDEN_STATES
+from resources.records import VectorStream
+
+
+def write_vectors(lake: Path, stream: VectorStream, *, metadata: Mapping[str, str]) -> Committed:
+    """Pulls, checks and commits the stream's partition, then closes the stream, whatever happened.
+
+    Manifest, tokenised rows, requests, engine and its newest validation are read from the store, never from whoever made
+    the stream. What is stored already is not pulled. Raises `LineageError`, `StoreError`, or what the stream raised;
+    the table is then as it was.
+    """
+    part, engine_id = stream.part, stream.engine_id
+    stored = StoredPartitions(lake, (part,))
+    try:
+        manifest = stored.manifest(part)
+        batches = checked_batches(
+            stream,
+            manifest=manifest,
+            work_items=stored.work_item_rows(part),
+            requests=stored.requests(part, engine_id),
+            engine=find_engine(lake, engine_id=engine_id),
+            verdict=latest_verdict(lake, engine_id),
+        )
+        write = PartitionWrite(
+            scope={"part": part},
+            content_digest=stream.input_digest,
+            n_rows=sum(item.n_rows for item in manifest),
+            batches=lambda: batches,
+            metadata={**metadata, "engine_id": engine_id},
+        )
+        return write_partition(lake, HIDDEN_STATES, write, model_key=stream.model_key)
+    finally:
+        stream.close()

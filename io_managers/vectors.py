@@ -1,0 +1,137 @@
+"""Stored vectors -> a polars frame of what names them and one numpy matrix.
+
+Contract: row i of the frame belongs to row i of the matrix [n, dim]. float32 and float16 come as they are; bfloat16,
+which numpy lacks, as float32 (exact), or any of them as the raw bits (uint16 or uint32) on request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from io_managers import layout
+from io_managers.delta_table import StoreError, open_table, table_path
+from io_managers.stored_rows import data_files, stored_batches, stored_records
+from io_managers.tables import ENGINES, HIDDEN_STATES
+from io_managers.work_item_rows import binary_rows
+from resources.records import ITEM_SIZE
+
+ROWS_A_BATCH = 4096
+ID_COLUMNS = tuple(name for name in HIDDEN_STATES.schema.names if name != "payload")
+
+NUMPY_DTYPE = {"float32": "<f4", "float16": "<f2"}
+
+
+def read_hidden_states(
+    part: str | None = None,
+    *,
+    lake: Path | str | None = None,
+    model_key: str | None = None,
+    as_bits: bool = False,
+) -> tuple[pl.DataFrame, np.ndarray]:
+    """The ids and the matrix of one partition, or of every partition; both empty where nothing was stored in it.
+
+    `lake` defaults to the home's. `model_key` defaults to the one table there is; with several, to the newest engine's.
+    Raises `StoreError` where there is no such table or partition.
+    """
+    lake, model_key = _located(lake, model_key)
+    total = sum(file.rows for file in data_files(lake, HIDDEN_STATES, _scope(part), model_key=model_key))
+    frames: list[pl.DataFrame] = []
+    matrix: np.ndarray | None = None
+    filled = 0
+    for frame, block in iter_hidden_states(part, lake=lake, model_key=model_key, as_bits=as_bits):
+        if matrix is None:
+            matrix = np.empty((total, block.shape[1]), dtype=block.dtype)
+        matrix[filled : filled + len(block)] = block
+        filled += len(block)
+        frames.append(frame)
+    if matrix is None:
+        return _frame(HIDDEN_STATES.schema.empty_table()), np.empty((0, 0), dtype=np.float32)
+    return pl.concat(frames), matrix
+
+
+def iter_hidden_states(
+    part: str | None = None,
+    *,
+    lake: Path | str | None = None,
+    model_key: str | None = None,
+    as_bits: bool = False,
+    rows: int = ROWS_A_BATCH,
+) -> Iterator[tuple[pl.DataFrame, np.ndarray]]:
+    """The same pairs, at most `rows` rows at a time, in the order of storage. Arguments as `read_hidden_states`."""
+    lake, model_key = _located(lake, model_key)
+    _require_partition(lake, model_key, part)
+    kind: tuple[str, int] | None = None
+    for batch in stored_batches(lake, HIDDEN_STATES, _scope(part), model_key=model_key, rows=rows):
+        kind = payload_kind(batch, kind)
+        yield _frame(pa.Table.from_batches([batch])), payload_matrix(batch, kind, as_bits=as_bits)
+
+
+def payload_kind(batch: pa.RecordBatch, expected: tuple[str, int] | None = None) -> tuple[str, int]:
+    """The dtype and dim that all rows of a non-empty batch have, and `expected` if given; else a `StoreError`."""
+    dtypes, dims = (batch[name].unique().to_pylist() for name in ("dtype", "dim"))
+    if len(dtypes) != 1 or len(dims) != 1 or (expected is not None and (dtypes[0], dims[0]) != expected):
+        raise StoreError(
+            f"stored vectors have dtypes {dtypes} and dims {dims}; expected {expected or 'one of each'}; "
+            "a table holds one dtype and dim; materialise hidden_states again"
+        )
+    return dtypes[0], dims[0]
+
+
+def payload_matrix(batch: pa.RecordBatch, kind: tuple[str, int], *, as_bits: bool = False) -> np.ndarray:
+    """The payloads of a batch as a matrix [n, dim]; without a copy where numpy has the dtype."""
+    dtype, dim = kind
+    if dtype not in ITEM_SIZE:
+        raise StoreError(f"stored vectors have dtype {dtype!r}; expected one of {sorted(ITEM_SIZE)}")
+    raw = binary_rows(batch["payload"], dim * ITEM_SIZE[dtype])
+    if as_bits:
+        return raw.view(f"<u{ITEM_SIZE[dtype]}")
+    if dtype == "bfloat16":
+        return (raw.view("<u2").astype(np.uint32) << 16).view(np.float32)
+    return raw.view(NUMPY_DTYPE[dtype])
+
+
+def default_model_key(lake: Path | str) -> str:
+    """The model whose vectors are meant where none is named."""
+    folder = Path(lake) / HIDDEN_STATES.name
+    stored = sorted(p.name for p in folder.iterdir() if (p / "_delta_log").is_dir()) if folder.is_dir() else []
+    if len(stored) == 1:
+        return stored[0]
+    if not stored:
+        raise StoreError(f"there are no vectors in {folder}; run `fabric extract`, or name another lake")
+    newest = max(stored_records(lake, ENGINES, {}), key=lambda row: row["built_at"], default=None)
+    if newest is None or newest["model_key"] not in stored:
+        raise StoreError(
+            f"{folder} has the vectors of {len(stored)} models, {', '.join(stored)}; expected one, or that of the "
+            "newest engine among them; name one as model_key"
+        )
+    return str(newest["model_key"])
+
+
+def _located(lake: Path | str | None, model_key: str | None) -> tuple[Path | str, str]:
+    lake = layout.lake_path() if lake is None else lake
+    return lake, default_model_key(lake) if model_key is None else model_key
+
+
+def _scope(part: str | None) -> dict[str, str]:
+    return {} if part is None else {"part": part}
+
+
+def _require_partition(lake: Path | str, model_key: str, part: str | None) -> None:
+    path = table_path(lake, HIDDEN_STATES, model_key)
+    table = open_table(path)
+    if table is None:
+        raise StoreError(f"there are no vectors at {path}; run `fabric extract`, or name another model_key or lake")
+    # A partition whose probes were all refused has no rows, but it was committed.
+    if part is not None and table.transaction_version(f"{HIDDEN_STATES.name}/{part}") is None:
+        raise StoreError(f"partition {part!r} is not among the vectors at {path}; materialise hidden_states for it")
+
+
+def _frame(table: pa.Table) -> pl.DataFrame:
+    frame = pl.from_arrow(table.select(list(ID_COLUMNS)))
+    assert isinstance(frame, pl.DataFrame)
+    return frame
