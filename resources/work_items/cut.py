@@ -29,9 +29,9 @@ def cut_work_items(part: str, source: Path, target: Path, tokenizer_id: str, lim
     manifest: list[WorkItemManifest] = []
     with pq.ParquetWriter(target, ROWS, compression="lz4", use_dictionary=["part", "work_item_id"]) as writer:
         for block in _blocks(source):
-            rows, items = _work_items(part, block, len(manifest), tokenizer_id, limits)
+            rows = _placed(part, block, len(manifest), limits)
             writer.write_batch(rows)
-            manifest += items
+            manifest += _manifest(part, rows, tokenizer_id)
     source.unlink()
     return manifest
 
@@ -63,48 +63,48 @@ def _sequence_start(rows: pa.Table, row: int) -> int:
     return int(others[-1]) + 1 if len(others) else 0
 
 
-def _work_items(
-    part: str, block: pa.RecordBatch, first_item: int, tokenizer_id: str, limits: Limits
-) -> tuple[pa.RecordBatch, list[WorkItemManifest]]:
-    """A block's rows with their places, and its work items, numbered from `first_item`."""
+def _placed(part: str, block: pa.RecordBatch, first_item: int, limits: Limits) -> pa.RecordBatch:
+    """A block's rows with their places in work items, which are numbered from `first_item`."""
     n_tokens = block.column("n_tokens").to_numpy()
-    hashes = hash_matrix(block.column("token_hash"))
-    flat = block.column("token_ids").flatten()
-    sequences = sequence_starts(n_tokens, hashes, flat.to_numpy())
-    lengths = n_tokens[sequences]
-    firsts = np.array([r.start for r in plan(lengths.tolist(), limits)])
-    rows_before = np.append(sequences[firsts], len(n_tokens))
-    item_rows = np.diff(rows_before)
-    sequence_rows = np.diff(np.append(sequences, len(n_tokens)))
-    names = [f"{part}-{index:08d}" for index in range(first_item, first_item + len(firsts))]
-    sequence_index = np.repeat(np.arange(len(sequences)), sequence_rows) - np.repeat(firsts, item_rows)
-    columns = {
+    flat_ids = block.column("token_ids").flatten()
+    starts = sequence_starts(n_tokens, hash_matrix(block.column("token_hash")), flat_ids.to_numpy())
+    item_sequences = np.array([r.start for r in plan(n_tokens[starts].tolist(), limits)])
+    item_rows = np.diff(np.append(starts[item_sequences], len(n_tokens)))
+    names = [f"{part}-{index:08d}" for index in range(first_item, first_item + len(item_sequences))]
+    item_of_row = np.repeat(np.arange(len(names)), item_rows)
+    sequence_of_row = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(n_tokens))))
+    columns = {name: block.column(name) for name in ("probe_id", "n_tokens", "truncated", "token_hash")} | {
         "part": pa.repeat(part, len(n_tokens)),
-        "work_item_id": pa.array(names).take(pa.array(np.repeat(np.arange(len(firsts)), item_rows))),
-        "row_index": pa.array(np.arange(len(n_tokens)) - np.repeat(rows_before[:-1], item_rows), pa.int32()),
-        "sequence_index": pa.array(sequence_index, pa.int32()),
-        "token_ids": id_lists(flat, n_tokens),
-    } | {name: block.column(name) for name in ("probe_id", "n_tokens", "truncated", "token_hash")}
-    rows = pa.RecordBatch.from_arrays([columns[name] for name in ROWS.names], schema=ROWS)
+        "work_item_id": pa.array(names).take(pa.array(item_of_row)),
+        "row_index": pa.array(np.arange(len(n_tokens)) - starts[item_sequences][item_of_row], pa.int32()),
+        "sequence_index": pa.array(sequence_of_row - item_sequences[item_of_row], pa.int32()),
+        "token_ids": id_lists(flat_ids, n_tokens),
+    }
+    return pa.RecordBatch.from_arrays([columns[name] for name in ROWS.names], schema=ROWS)
 
-    probe_ids, row_hashes = block.column("probe_id").to_pylist(), block.column("token_hash").to_pylist()
+
+def _manifest(part: str, rows: pa.RecordBatch, tokenizer_id: str) -> Iterator[WorkItemManifest]:
+    row_index, sequence_index, n_tokens = (
+        rows.column(name).to_numpy() for name in ("row_index", "sequence_index", "n_tokens")
+    )
+    begins_sequence = np.append(True, np.diff(sequence_index) != 0) | (row_index == 0)
+    starts = np.flatnonzero(row_index == 0)
+    tokens = np.add.reduceat(np.where(begins_sequence, n_tokens, 0), starts, dtype=np.int64)
+    longest = np.maximum.reduceat(n_tokens, starts)
+    names, probe_ids, hashes = (rows.column(name).to_pylist() for name in ("work_item_id", "probe_id", "token_hash"))
     places = sequence_index.tolist()
-    counts = np.diff(np.append(firsts, len(sequences)))
-    tokens, longest = np.add.reduceat(lengths, firsts, dtype=np.int64), np.maximum.reduceat(lengths, firsts)
-    items = [
-        WorkItemManifest(
+    ends = np.append(starts[1:], rows.num_rows)
+    for i, (first, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        yield WorkItemManifest(
             part=part,
-            work_item_id=name,
-            n_rows=int(end - first),
-            n_sequences=int(counts[i]),
+            work_item_id=names[first],
+            n_rows=end - first,
+            n_sequences=places[end - 1] + 1,
             n_tokens=int(tokens[i]),
             max_tokens=int(longest[i]),
-            digest=work_item_digest(probe_ids[first:end], row_hashes[first:end], places[first:end]),
+            digest=work_item_digest(probe_ids[first:end], hashes[first:end], places[first:end]),
             tokenizer_id=tokenizer_id,
         )
-        for i, (name, first, end) in enumerate(zip(names, rows_before, rows_before[1:], strict=False))
-    ]
-    return rows, items
 
 
 def sequence_starts(n_tokens: np.ndarray, hashes: np.ndarray, flat_ids: np.ndarray) -> np.ndarray:
