@@ -203,11 +203,11 @@ def _checked(spec: TableSpec, scope: Mapping[str, str], write: PartitionWrite) -
         if not batch.schema.equals(spec.schema):
             raise StoreError(f"rows for {spec.name} have the columns\n{batch.schema}\nexpected\n{spec.schema}")
         for field, column in zip(spec.schema, batch.columns, strict=True):
-            nested = column.values if pa.types.is_list(field.type) else column
-            if (column.null_count and not field.nullable) or nested.null_count > column.null_count:
+            elements = column.flatten().null_count if pa.types.is_list(field.type) else 0
+            if elements or (column.null_count and not field.nullable):
                 raise StoreError(f"{spec.name}.{field.name} has nulls; expected none; the stage that made it is wrong")
         for name, value in scope.items():
-            if not pc.all(pc.equal(batch[name], value)).as_py():
+            if pc.any(pc.not_equal(batch[name], value)).as_py():
                 raise StoreError(f"{spec.name}.{name} has values other than {value!r} in a write of that partition")
         rows += batch.num_rows
         if rows > write.n_rows:

@@ -15,9 +15,9 @@ from resources.records import VectorStream
 def write_vectors(lake: Path, stream: VectorStream, *, metadata: Mapping[str, str]) -> Committed:
     """Pulls, checks and commits the stream's partition, then closes the stream, whatever happened.
 
-    Manifest, tokenised rows, requests, engine and its newest validation are read from the store, never from whoever made
-    the stream. What is stored already is not pulled. Raises `LineageError`, `StoreError`, or what the stream raised;
-    the table is then as it was.
+    Manifest, tokenised rows, requests, engine and its newest validation are read from the store, never from whoever
+    made the stream. What is stored already is not pulled. Raises `LineageError`, `StoreError`, or what the stream
+    raised; the table is then as it was.
     """
     part, engine_id = stream.part, stream.engine_id
     stored = StoredPartitions(lake, (part,))
