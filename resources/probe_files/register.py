@@ -173,7 +173,7 @@ def _files(path: Path) -> Iterator[tuple[Path, str]]:
 
 def _set_name(path: Path) -> str:
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem if path.is_file() else path.name)
-    return name.lstrip("._-")[:MAX_NAME] or "probes"
+    return name.strip("._-")[:MAX_NAME] or "probes"
 
 
 def _checked_name(name: str) -> str:
