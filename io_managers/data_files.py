@@ -98,14 +98,17 @@ def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     held: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
-        rows = max(1, batch.num_rows * ROW_GROUP_BYTES // max(batch.nbytes, 1))
-        for start in range(0, batch.num_rows, rows):
-            piece = batch.slice(start, rows)
-            if held and size + piece.nbytes > ROW_GROUP_BYTES:
+        row_bytes = max(1, -(-batch.nbytes // max(1, batch.num_rows)))
+        start = 0
+        while start < batch.num_rows:
+            room = (ROW_GROUP_BYTES - size) // row_bytes
+            if held and room < 1:
                 yield pa.Table.from_batches(held)
                 held, size = [], 0
-            held.append(piece)
-            size += piece.nbytes
+                continue
+            held.append(batch.slice(start, max(1, room)))
+            size += held[-1].num_rows * row_bytes
+            start += held[-1].num_rows
     if held:
         yield pa.Table.from_batches(held)
 
