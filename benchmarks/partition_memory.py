@@ -1,7 +1,7 @@
 """Peak memory of a partition of 4 million rows against one of 1 million, with a tiny engine.
 
-Each size runs in a process and a FABRIC_HOME of its own, through the same Dagster job as any other partition; the peak is
-the child's resident set (getrusage). Writes results/partition_memory.json.
+Each size runs in a process and a FABRIC_HOME of its own, through the same Dagster job as any other partition; the peak
+is the child's resident set (getrusage). Writes results/partition_memory.json.
 
 usage: python benchmarks/partition_memory.py [--rows 1000000 4000000]
 """
@@ -70,9 +70,7 @@ def _child(rows: int) -> None:
     probes = Path(os.environ["FABRIC_BENCH_PROBES"])
     checkpoint = probes.parent / "tiny.gguf"
     tiny_gguf(checkpoint, hidden_size=16, num_hidden_layers=1)
-    fabric.main(
-        ["extract", str(probes), "--model", str(checkpoint), "--shard-rows", str(rows)], standalone_mode=False
-    )
+    fabric.main(["extract", str(probes), "--model", str(checkpoint), "--shard-rows", str(rows)], standalone_mode=False)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     stored = sum(f.stat().st_size for f in layout.lake_path().rglob("*.parquet"))
     print(json.dumps({"peak_rss_mb": round(peak), "lake_mb": round(stored / 2**20)}))

@@ -1,9 +1,9 @@
 """Sequences -> work items -> the arrays of one batch.
 
 Contract: `plan` decides which sequences share a batch, `gather_ids` is the one function that computes a gather index,
-and `pack` lays sequences end to end and fills every array that a packed engine reads. All arrays are int32, C-contiguous.
-Names follow TensorRT-LLM's packed interface; `padded_index` and `packed_index` are this project's own and serve
-attention, the only place where anything is padded.
+and `pack` lays sequences end to end and fills every array that a packed engine reads: int32, C-contiguous. Names
+follow TensorRT-LLM's packed interface; `padded_index` and `packed_index` are this project's own and serve attention,
+the only place where anything is padded.
 """
 
 from __future__ import annotations

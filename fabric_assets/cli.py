@@ -1,0 +1,273 @@
+"""`fabric`: a thin command line over the same assets that the Dagster UI runs.
+
+Exit codes: 0 done; 1 something was refused or failed, said in a sentence; 2 the call itself is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import dagster as dg
+
+from fabric_assets.instance import initialise, open_instance
+from io_managers import layout, reading
+from io_managers.delta_table import StoreError
+from io_managers.lineage import LineageError
+from resources.errors import EngineRefused, FabricError
+from resources.model import Model
+from resources.probe_files import ProbeFormat, ProbeSet, register
+
+CONSOLE_QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+
+
+def main() -> None:
+    """Runs `fabric`; an error raised on purpose is a sentence on standard error, not a traceback."""
+    try:
+        fabric(standalone_mode=True)
+    except (FabricError, StoreError, LineageError) as error:
+        click.echo(f"fabric: {error}", err=True)
+        sys.exit(1)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def fabric() -> None:
+    """One proven hidden-state vector per probe. Everything made is kept in FABRIC_HOME (default: .fabric)."""
+    _show_progress()
+
+
+def probe_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that say how a probe file is read and cut."""
+    for option in reversed(
+        [
+            click.argument("probes", type=click.Path(exists=True, path_type=Path)),
+            click.option("--text-field", default="text", show_default=True, help="Field that holds the text."),
+            click.option("--id-field", default=None, help="Field that holds the probe id; unset: file name and row."),
+            click.option("--token-ids-field", default=None, help="Field of given token ids, used instead of a text."),
+            click.option(
+                "--format",
+                "file_format",
+                type=click.Choice(["auto", "jsonl", "parquet", "csv", "text"]),
+                default="auto",
+                show_default=True,
+                help="auto: by the file's ending.",
+            ),
+            click.option("--name", default=None, help="The probe set's name; unset: from the file's name."),
+            click.option("--shard-rows", default=10_000, show_default=True, help="Most rows of one partition."),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+@fabric.command()
+def init() -> None:
+    """Make FABRIC_HOME with its Dagster instance, once; print where it is."""
+    initialise()
+    click.echo(layout.home())
+
+
+@fabric.command(name="register")
+@probe_options
+def register_command(probes: Path, **options: Any) -> None:
+    """Register a probe file or folder: index it, cut it into shards, add them as Dagster partitions."""
+    with open_instance() as instance:
+        probe_set = _register(instance, probes, **options)
+    click.echo(f"{probe_set.describe()}: partitions {_parts_of(probe_set)}")
+
+
+@fabric.command()
+@probe_options
+@click.option("--model", default=None, help="Checkpoint: the packaged default's name, or a path to a GGUF file.")
+@click.option(
+    "--over-long",
+    type=click.Choice(["refuse", "truncate_left", "truncate_right"]),
+    default="refuse",
+    show_default=True,
+    help="What happens to a text with more tokens than --max-tokens.",
+)
+@click.option("--max-tokens", default=1024, show_default=True, help="Most tokens of one sequence.")
+@click.option("--max-batch-tokens", default=2048, show_default=True, help="Most tokens of one packed batch.")
+@click.option("--max-batch-size", default=64, show_default=True, help="Most sequences of one packed batch.")
+@click.option("--threads", default=None, type=int, help="CPU threads; unset: every core.")
+def extract(
+    probes: Path,
+    model: str | None,
+    over_long: str,
+    max_tokens: int,
+    max_batch_tokens: int,
+    max_batch_size: int,
+    threads: int | None,
+    **options: Any,
+) -> None:
+    """Extract one vector for each probe of PROBES (a file or a folder) into the lake."""
+    started = time.monotonic()
+    settings = {
+        "over_long": over_long,
+        "max_input_len": max_tokens,
+        "max_num_tokens": max(max_batch_tokens, max_tokens),
+        "max_batch_size": max_batch_size,
+    }
+    if model or Model().checkpoint:
+        settings["checkpoint"] = _checkpoint_setting(model)
+    run_config = CONSOLE_QUIET | {
+        "resources": {
+            "model": {"config": settings},
+            "extraction_engine": {"config": {"threads": threads} if threads else {}},
+        }
+    }
+    definitions = _definitions()
+    with open_instance() as instance:
+        probe_set = _register(instance, probes, **options)
+        click.echo(f"{probe_set.describe()}: {len(probe_set.shards)} partition(s)")
+        _run(definitions, instance, "build_engine", run_config)
+        engine = reading.read_engine(layout.lake_path())
+        click.echo(f"engine {engine.engine_id[:16]} ({engine.backend}, {engine.precision}) is proved")
+        failed = [
+            shard.part
+            for shard in probe_set.shards
+            if not _run_shard(definitions, instance, shard.part, run_config, started)
+        ]
+    if failed:
+        raise click.ClickException(f"{len(failed)} of {len(probe_set.shards)} partitions failed: {', '.join(failed)}")
+    click.echo(f"done in {time.monotonic() - started:.1f} s; the vectors are in {layout.lake_path() / 'hidden_states'}")
+    click.echo("read them: from io_managers.reading import read_hidden_states; ids, vectors = read_hidden_states()")
+
+
+@fabric.command()
+@click.argument("engine_dir", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="The whole report as JSON.")
+@click.option("--threads", default=None, type=int, help="CPU threads; unset: every core.")
+def validate(engine_dir: Path, as_json: bool, threads: int | None) -> None:
+    """Load the engine in ENGINE_DIR through the proof and print what was shown. Exit 1 when it is refused."""
+    from resources.proof import load
+
+    try:
+        with load(engine_dir, threads=threads) as engine:
+            report = engine.report
+    except EngineRefused as refusal:
+        report = refusal.report
+    if as_json:
+        click.echo(report.to_json())
+    else:
+        click.echo(f"{report.verdict}: {report.sentence}")
+        click.echo(json.dumps(json.loads(report.to_json()), indent=2))
+    sys.exit(0 if report.verdict == "proved" else 1)
+
+
+@fabric.command()
+@click.argument("part")
+@click.option(
+    "--to", "target", required=True, type=click.Path(path_type=Path), help="A .npy, .safetensors or .parquet file."
+)
+@click.option("--model-key", default=None, help="Which model's vectors; unset: the newest engine's.")
+def export(part: str, target: Path, model_key: str | None) -> None:
+    """Write one partition's vectors, with the header that describes them, to a file."""
+    rows = reading.export_partition(part, target, model_key=model_key)
+    click.echo(f"{part}: {rows:,} vectors written to {target}")
+
+
+def _checkpoint_setting(model: str | None) -> str:
+    spec = model or Model().checkpoint
+    return str(Path(spec).resolve()) if Path(spec).exists() else spec
+
+
+def _register(
+    instance: dg.DagsterInstance,
+    probes: Path,
+    *,
+    text_field: str,
+    id_field: str | None,
+    token_ids_field: str | None,
+    file_format: Any,
+    name: str | None,
+    shard_rows: int,
+) -> ProbeSet:
+    probe_set = register(
+        probes,
+        name=name,
+        format=ProbeFormat(
+            format=file_format, text_field=text_field, id_field=id_field, token_ids_field=token_ids_field
+        ),
+        shard_rows=shard_rows,
+        folder=layout.probes_path(),
+    )
+    instance.add_dynamic_partitions("probe_shards", [shard.part for shard in probe_set.shards])
+    return probe_set
+
+
+def _parts_of(probe_set: ProbeSet) -> str:
+    parts = [shard.part for shard in probe_set.shards]
+    return parts[0] if len(parts) == 1 else f"{parts[0]} to {parts[-1]} ({len(parts)})"
+
+
+def _definitions() -> dg.Definitions:
+    from fabric_assets.definitions import defs
+
+    return defs()
+
+
+def _run(
+    definitions: dg.Definitions, instance: dg.DagsterInstance, job: str, run_config: dict[str, Any], **options: Any
+) -> None:
+    """Runs one job in this process; a failed step's own sentence becomes the error."""
+    result = definitions.resolve_job_def(job).execute_in_process(
+        instance=instance, run_config=_for_job(definitions, job, run_config), raise_on_error=False, **options
+    )
+    if result.success:
+        return
+    sentences = [
+        (event.step_failure_data.user_failure_data and event.step_failure_data.user_failure_data.description)
+        or (event.step_failure_data.error.message if event.step_failure_data.error else "")
+        for event in result.get_step_failure_events()
+    ]
+    checks = [
+        f"{check.asset_key.to_user_string()}: check {check.check_name} failed"
+        for check in result.get_asset_check_evaluations()
+        if not check.passed and check.severity == dg.AssetCheckSeverity.ERROR
+    ]
+    raise FabricError("; ".join(s.strip() for s in (*sentences, *checks) if s) or f"run {result.run_id} failed")
+
+
+def _run_shard(
+    definitions: dg.Definitions,
+    instance: dg.DagsterInstance,
+    part: str,
+    run_config: dict[str, Any],
+    started: float,
+) -> bool:
+    try:
+        _run(definitions, instance, "extract", run_config, partition_key=part)
+    except FabricError as error:
+        click.echo(f"{part}: {error}", err=True)
+        return False
+    stored = reading.StoredPartitions(layout.lake_path(), (part,))
+    refused = Counter(r.reason for r in stored.refusals(part))
+    reasons = "".join(f", {n:,} {reason}" for reason, n in refused.most_common())
+    click.echo(
+        f"{part}: {sum(m.n_rows for m in stored.manifest(part)):,} vectors, {refused.total():,} refused{reasons}"
+        f" ({time.monotonic() - started:.1f} s)"
+    )
+    return True
+
+
+def _for_job(definitions: dg.Definitions, job: str, run_config: dict[str, Any]) -> dict[str, Any]:
+    """Only the resources that the job has: Dagster refuses configuration of any other."""
+    known = definitions.resolve_job_def(job).resource_defs
+    return run_config | {"resources": {k: v for k, v in run_config["resources"].items() if k in known}}
+
+
+def _show_progress() -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    fabric_logger = logging.getLogger("fabric")
+    fabric_logger.addHandler(handler)
+    fabric_logger.setLevel(logging.INFO)
+    fabric_logger.propagate = False

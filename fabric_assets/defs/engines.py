@@ -1,0 +1,59 @@
+"""Assets `engine` and `engine_validation_report`: a built engine, and what was shown of it."""
+
+from typing import Literal
+
+import dagster as dg
+from pydantic import Field
+
+from fabric_assets import reports
+from io_managers import layout
+from io_managers.tables import ENGINE_VALIDATION_REPORTS, ENGINES
+from resources.engine.build import build_engine
+from resources.extraction_engine import ExtractionEngine
+from resources.model import Model
+from resources.records import EngineRecord, EngineVerdict
+
+
+class EngineBuild(dg.Config):
+    """How the engine is built. What it is built from is the `model` resource."""
+
+    backend: Literal["onnxruntime"] = Field(default="onnxruntime", description="What runs the packed graph.")
+    precision: Literal["float32", "float16"] = Field(default="float32", description="Weights and states.")
+
+
+@dg.asset(
+    io_manager_key="delta",
+    group_name="engines",
+    kinds={"onnx"},
+    metadata=reports.table_definition(ENGINES),
+)
+def engine(context: dg.AssetExecutionContext, config: EngineBuild, model: Model) -> EngineRecord:
+    """An engine built from the model's packed graph, in a folder of its own. Provenance: `engine_id`."""
+    record = build_engine(
+        model.open_checkpoint(),
+        model.open_tokenizer(),
+        layout.engines_path(),
+        backend=config.backend,
+        precision=config.precision,
+        limits=model.limits,
+    )
+    context.add_output_metadata(reports.engine(record, layout.engines_path()))
+    return record
+
+
+@dg.asset(
+    io_manager_key="delta",
+    group_name="engines",
+    kinds={"deltalake"},
+    metadata=reports.table_definition(ENGINE_VALIDATION_REPORTS),
+)
+def engine_validation_report(
+    context: dg.AssetExecutionContext, extraction_engine: ExtractionEngine, engine: EngineRecord
+) -> EngineVerdict:
+    """What was shown of the engine: its gather convention, proved by dependence, or why it is refused.
+
+    A refusal is stored too; the blocking check `convention_proved` keeps anything from being extracted with it.
+    """
+    report = extraction_engine.report(engine, layout.engines_path())
+    context.add_output_metadata(reports.validation(report))
+    return reports.verdict(report, engine)

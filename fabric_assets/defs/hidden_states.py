@@ -1,0 +1,123 @@
+"""Assets `extraction_requests` and `hidden_states`: what is asked of an engine, and the vectors it gave."""
+
+from collections.abc import Iterator, Sequence
+
+import dagster as dg
+import pyarrow as pa
+
+from fabric_assets import reports
+from fabric_assets.defs.partitions import BACKFILL, probe_shards
+from io_managers import layout
+from io_managers.delta_io_manager import StageWrite, StageWrites, VectorWrite, VectorWrites
+from io_managers.reading import StoredPartitions
+from io_managers.tables import EXTRACTION_REQUESTS, HIDDEN_STATES
+from resources.extraction import PartitionVectors
+from resources.extraction_engine import ExtractionEngine
+from resources.proof import ProvenEngine
+from resources.proof.contract import WorkDescription, check_contract
+from resources.records import (
+    EngineRecord,
+    ExtractionRequest,
+    WorkItemManifest,
+    digest,
+    extraction_request,
+    partition_digest,
+)
+
+
+@dg.asset(
+    partitions_def=probe_shards,
+    backfill_policy=BACKFILL,
+    io_manager_key="delta",
+    group_name="vectors",
+    kinds={"deltalake"},
+    metadata=reports.table_definition(EXTRACTION_REQUESTS),
+)
+def extraction_requests(
+    context: dg.AssetExecutionContext, work_items: StoredPartitions, engine: EngineRecord
+) -> StageWrites:
+    """One row a work item and engine: which vector is asked for, in which form. Earlier engines' requests stay."""
+    return StageWrites(_requests_write(part, work_items, engine) for part in context.partition_keys)
+
+
+@dg.asset(
+    partitions_def=probe_shards,
+    backfill_policy=BACKFILL,
+    deps=["work_items", "extraction_requests", "engine_validation_report"],
+    io_manager_key="delta",
+    group_name="vectors",
+    kinds={"onnx", "deltalake"},
+    metadata=reports.table_definition(HIDDEN_STATES) | reports.vector_lineage(),
+)
+def hidden_states(
+    context: dg.AssetExecutionContext,
+    extraction_engine: ExtractionEngine,
+    tokenised_batches: StoredPartitions,
+    engine: EngineRecord,
+) -> VectorWrites:
+    """One vector a probe: the input to the language-model head at its last token, checked against its work item."""
+    proven = extraction_engine.open(engine, layout.engines_path())
+    return VectorWrites(_vectors_write(part, proven, engine, tokenised_batches) for part in context.partition_keys)
+
+
+def _requests_write(part: str, stored: StoredPartitions, engine: EngineRecord) -> StageWrite:
+    requests = [
+        extraction_request(item, engine_id=engine.engine_id, model_key=engine.model_key, dtype=engine.precision)
+        for item in stored.manifest(part)
+    ]
+    return StageWrite(
+        part=part,
+        stage="extraction_requests",
+        scope={"engine_id": engine.engine_id},
+        content_digest=digest(r.request_id.encode() for r in requests),
+        n_rows=len(requests),
+        batches=lambda: _request_batches(requests),
+        describe=lambda committed: reports.rows_written(committed, ()),
+    )
+
+
+def _request_batches(requests: Sequence[ExtractionRequest]) -> Iterator[pa.RecordBatch]:
+    schema = EXTRACTION_REQUESTS.schema
+    arrays = [pa.array([getattr(r, f.name) for r in requests], type=f.type) for f in schema]
+    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _vectors_write(part: str, proven: ProvenEngine, engine: EngineRecord, stored: StoredPartitions) -> VectorWrite:
+    manifest = stored.manifest(part)
+    clauses = check_contract(proven, _work(engine, manifest))
+    if failed := [c for c in clauses if not c.passed]:
+        raise dg.Failure(
+            description=f"{part}: the engine does not meet the contract of its work items: "
+            + "; ".join(f"{c.name}: saw {c.seen}, expected {c.expected}" for c in failed)
+            + "; materialise tokenised_batches and engine with the same model settings",
+            metadata=reports.contract(clauses),
+            allow_retries=False,
+        )
+    stream = PartitionVectors(
+        part=part,
+        engine=proven,
+        work_items=lambda: stored.work_items(part),
+        requests=stored.requests(part, proven.engine_id),
+        input_digest=partition_digest(manifest),
+        total_tokens=sum(item.n_tokens for item in manifest),
+    )
+    return VectorWrite(
+        stream=stream,
+        describe=lambda committed: reports.vectors(
+            committed, stream.throughput, stored.refusals(part), stored.versions(), clauses
+        ),
+    )
+
+
+def _work(engine: EngineRecord, manifest: Sequence[WorkItemManifest]) -> WorkDescription:
+    """What the stored work items, and the engine as it was registered, ask of the engine that was opened."""
+    return WorkDescription(
+        model_key=engine.model_key,
+        tokenizer_id=", ".join(sorted({item.tokenizer_id for item in manifest})) or engine.tokenizer_id,
+        hidden_size=engine.hidden_size,
+        dtype=engine.precision,
+        vocab_size=engine.vocab_size,
+        max_sequences=max((item.n_sequences for item in manifest), default=0),
+        max_num_tokens=max((item.n_tokens for item in manifest), default=0),
+        max_input_len=max((item.max_tokens for item in manifest), default=0),
+    )

@@ -1,0 +1,71 @@
+"""Asset `probe_sets`: the probes of a registered file, row by row, with the refused ones accounted for."""
+
+from collections.abc import Iterator
+
+import dagster as dg
+import pyarrow as pa
+
+from fabric_assets import reports
+from fabric_assets.defs.partitions import BACKFILL, probe_shards
+from io_managers import layout
+from io_managers.delta_io_manager import StageWrite, StageWrites
+from io_managers.delta_table import Committed
+from io_managers.tables import PROBE_SETS
+from resources.probe_files import ProbeSet, Shard, read_shard, shard_of, survey_shard
+from resources.records import Probe
+
+ROWS_A_BATCH = 4096
+
+
+@dg.asset(
+    partitions_def=probe_shards,
+    backfill_policy=BACKFILL,
+    io_manager_key="delta",
+    group_name="inputs",
+    kinds={"deltalake"},
+    metadata=reports.table_definition(PROBE_SETS),
+)
+def probe_sets(context: dg.AssetExecutionContext) -> StageWrites:
+    """One row a probe of the shard: its id, its text or token ids, and where it stands in its source file.
+
+    Register a file first: `fabric extract FILE` or `fabric register FILE` makes its partitions.
+    """
+    return StageWrites(_write(part) for part in context.partition_keys)
+
+
+def _write(part: str) -> StageWrite:
+    probe_set, shard = shard_of(layout.probes_path(), part)
+    survey = survey_shard(probe_set, shard)
+
+    def describe(committed: Committed) -> dict[str, dg.MetadataValue]:
+        return reports.rows_written(committed, survey.refusals) | {
+            "source": dg.MetadataValue.text(probe_set.describe())
+        }
+
+    return StageWrite(
+        part=part,
+        stage="probe_sets",
+        content_digest=survey.digest,
+        n_rows=survey.n_probes,
+        batches=lambda: _record_batches(probe_set, shard),
+        refusals=survey.refusals,
+        describe=describe,
+    )
+
+
+def _record_batches(probe_set: ProbeSet, shard: Shard) -> Iterator[pa.RecordBatch]:
+    rows: list[Probe] = []
+    for row in read_shard(probe_set, shard):
+        if isinstance(row, Probe):
+            rows.append(row)
+        if len(rows) == ROWS_A_BATCH:
+            yield _record_batch(rows)
+            rows = []
+    if rows:
+        yield _record_batch(rows)
+
+
+def _record_batch(rows: list[Probe]) -> pa.RecordBatch:
+    columns = [[getattr(row, name) for row in rows] for name in PROBE_SETS.schema.names]
+    arrays = [pa.array(c, type=f.type) for c, f in zip(columns, PROBE_SETS.schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=PROBE_SETS.schema)

@@ -1,0 +1,35 @@
+"""FABRIC_HOME: made once, with a Dagster instance whose database exists before anything runs in parallel.
+
+Of twelve processes that open a fresh instance at once, five fail on SQLite migrations (shared notes, dagster.md), so
+`initialise` holds a file lock and creates the schema before it returns.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+from pathlib import Path
+
+import dagster as dg
+
+from io_managers import layout
+
+
+def initialise() -> Path:
+    """Makes the home's folders and instance where they are missing; returns DAGSTER_HOME."""
+    for folder in (layout.lake_path(), layout.engines_path(), layout.probes_path(), layout.scratch_path()):
+        folder.mkdir(parents=True, exist_ok=True)
+    dagster_home = layout.home() / "dagster"
+    dagster_home.mkdir(exist_ok=True)
+    with open(layout.home() / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (dagster_home / "dagster.yaml").exists():
+            shutil.copyfile(Path(__file__).parent / "dagster.yaml", dagster_home / "dagster.yaml")
+            with dg.DagsterInstance.from_config(str(dagster_home)) as instance:
+                instance.get_dynamic_partitions("probe_shards")
+    return dagster_home
+
+
+def open_instance() -> dg.DagsterInstance:
+    """The home's instance, initialised."""
+    return dg.DagsterInstance.from_config(str(initialise()))

@@ -1,0 +1,192 @@
+"""Records of the core -> Dagster metadata. Pure functions; nothing here reads a table or runs an engine."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from uuid import uuid4
+
+import dagster as dg
+
+from io_managers.audit import Account, VectorScan
+from io_managers.delta_table import Committed
+from io_managers.tables import TableSpec
+from resources.extraction import Throughput
+from resources.proof.contract import Clause
+from resources.proof.validation import ValidationReport
+from resources.records import EngineRecord, EngineVerdict, Refusal
+from resources.work_items import TokenisedPartition
+
+Metadata = dict[str, dg.MetadataValue]
+
+
+def table_definition(spec: TableSpec) -> dict[str, object]:
+    """Definition-time metadata: the table's name and column schema."""
+    columns = [
+        dg.TableColumn(f.name, str(f.type), constraints=dg.TableColumnConstraints(nullable=f.nullable))
+        for f in spec.schema
+    ]
+    return {"dagster/table_name": spec.name, "dagster/column_schema": dg.TableSchema(columns)}
+
+
+def vector_lineage() -> dict[str, object]:
+    """Column lineage of `hidden_states`: what each column is made of."""
+
+    def of(asset: str, column: str) -> dg.TableColumnDep:
+        return dg.TableColumnDep(asset_key=dg.AssetKey(asset), column_name=column)
+
+    tokens = [of("tokenised_batches", "token_ids")]
+    return {
+        "dagster/column_lineage": dg.TableColumnLineage(
+            {
+                "payload": tokens,
+                "gathered_token_id": tokens,
+                "token_hash": [of("tokenised_batches", "token_hash")],
+                "probe_id": [of("tokenised_batches", "probe_id")],
+                "work_item_id": [of("work_items", "work_item_id")],
+                "request_id": [of("extraction_requests", "request_id")],
+                "engine_id": [of("engine", "engine_id")],
+            }
+        )
+    }
+
+
+def rows_written(committed: Committed, refusals: Sequence[Refusal]) -> Metadata:
+    """Of one partition's commit."""
+    return {
+        "dagster/partition_row_count": dg.MetadataValue.int(committed.rows),
+        "bytes": dg.MetadataValue.int(committed.bytes),
+        "delta_version": dg.MetadataValue.int(committed.version),
+        "already_stored": dg.MetadataValue.bool(committed.skipped),
+        "refused": dg.MetadataValue.int(len(refusals)),
+        "refusals_by_reason": dg.MetadataValue.json(_by_reason(refusals)),
+    }
+
+
+def tokenised(partition: TokenisedPartition, committed: Committed) -> Metadata:
+    """Of one partition of `tokenised_batches`."""
+    manifest = partition.manifest
+    return rows_written(committed, partition.refusals) | {
+        "work_items": dg.MetadataValue.int(len(manifest)),
+        "sequences": dg.MetadataValue.int(sum(m.n_sequences for m in manifest)),
+        "tokens": dg.MetadataValue.int(sum(m.n_tokens for m in manifest)),
+        "longest": dg.MetadataValue.int(max((m.max_tokens for m in manifest), default=0)),
+    }
+
+
+def engine(record: EngineRecord, folder: Path) -> Metadata:
+    """Of a built engine."""
+    return {
+        "engine_id": dg.MetadataValue.text(record.engine_id),
+        "model_key": dg.MetadataValue.text(record.model_key),
+        "directory": dg.MetadataValue.path(str(folder / record.directory)),
+        "backend": dg.MetadataValue.text(record.backend),
+        "precision": dg.MetadataValue.text(record.precision),
+        "versions": dg.MetadataValue.json(dict(record.versions)),
+    }
+
+
+def validation(report: ValidationReport) -> Metadata:
+    """Of a validation: the verdict first, then the evidence."""
+    return {
+        "verdict": dg.MetadataValue.text(report.verdict),
+        "sentence": dg.MetadataValue.text(report.sentence),
+        "convention": dg.MetadataValue.text(report.convention or "none"),
+        "decided_by": dg.MetadataValue.text(str(report.decided_by)),
+        "evidence": dg.MetadataValue.json(json.loads(report.to_json())),
+    }
+
+
+def verdict(report: ValidationReport, engine: EngineRecord) -> EngineVerdict:
+    """The table row of a report."""
+    return EngineVerdict(
+        report_id=uuid4().hex,
+        engine_id=engine.engine_id,
+        model_key=engine.model_key,
+        verdict=report.verdict,
+        convention=report.convention,
+        decided_by=report.decided_by,
+        reason=report.reason,
+        evidence_json=report.to_json(),
+    )
+
+
+def verdict_row(engine: EngineRecord, row: EngineVerdict | None) -> Metadata:
+    """Of the check that an engine is proved."""
+    return {
+        "engine_id": dg.MetadataValue.text(engine.engine_id),
+        "verdict": dg.MetadataValue.text(row.verdict if row else "not validated"),
+        "decided_by": dg.MetadataValue.text(str(row.decided_by) if row else "nothing"),
+        "reason": dg.MetadataValue.text(row.reason if row else "no report is stored for this engine"),
+    }
+
+
+def contract(clauses: Sequence[Clause]) -> Metadata:
+    """The contract, clause by clause."""
+    records = [
+        dg.TableRecord({"clause": c.name, "passed": c.passed, "seen": c.seen, "expected": c.expected}) for c in clauses
+    ]
+    return {"contract": dg.MetadataValue.table(records)}
+
+
+def vectors(
+    committed: Committed,
+    throughput: Throughput,
+    refusals: Sequence[Refusal],
+    versions: Mapping[str, int],
+    clauses: Sequence[Clause],
+) -> Metadata:
+    """Of one partition of `hidden_states`. Refusals are those of every stage before it."""
+    return rows_written(committed, refusals) | {
+        "sequences": dg.MetadataValue.int(throughput.sequences),
+        "tokens": dg.MetadataValue.int(throughput.tokens),
+        "seconds": dg.MetadataValue.float(throughput.seconds),
+        "tokens_per_second_average": dg.MetadataValue.float(throughput.average_tokens_per_second),
+        "tokens_per_second_peak": dg.MetadataValue.float(throughput.peak_tokens_per_second),
+        "versions_read": dg.MetadataValue.json(dict(versions)),
+        **contract(clauses),
+    }
+
+
+def accounts(rows: Sequence[Account]) -> Metadata:
+    """Where every probe of each partition went."""
+    records = [
+        dg.TableRecord(
+            {
+                "part": a.part,
+                "probes_in": a.rows_in,
+                "vectors": a.stored,
+                "refused": sum(a.refused.values()),
+                "unaccounted": a.unaccounted,
+            }
+        )
+        for a in rows
+    ]
+    refused: Counter[str] = Counter()
+    for a in rows:
+        refused.update({f"{stage}: {reason}": n for (stage, reason), n in a.refused.items()})
+    return {"accounts": dg.MetadataValue.table(records), "refused": dg.MetadataValue.json(dict(refused))}
+
+
+def scans(rows: Sequence[VectorScan]) -> Metadata:
+    """What reading every stored vector back showed."""
+    records = [
+        dg.TableRecord(
+            {
+                "part": s.part,
+                "rows": s.rows,
+                "non_finite": s.non_finite,
+                "damaged": s.damaged,
+                "shared_vectors": s.shared_vectors,
+                "example": s.example,
+            }
+        )
+        for s in rows
+    ]
+    return {"scan": dg.MetadataValue.table(records)}
+
+
+def _by_reason(refusals: Sequence[Refusal]) -> dict[str, int]:
+    return dict(sorted(Counter(f"{r.stage}: {r.reason}" for r in refusals).items()))

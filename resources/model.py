@@ -1,0 +1,67 @@
+"""The Dagster resource that names the model and says how its text becomes tokens.
+
+One resource serves the `engine` and `tokenised_batches` assets, so that the two can't disagree about the checkpoint.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Literal
+
+import dagster as dg
+from pydantic import Field
+
+from resources.checkpoint import DEFAULT_CHECKPOINT, Checkpoint, open_checkpoint
+from resources.checkpoint.tokenizer import Tokenizer, TokenizerPolicy
+from resources.records import Limits
+
+
+class Model(dg.ConfigurableResource):
+    """The checkpoint, its tokenizer policy, and what one packed batch may hold."""
+
+    checkpoint: str = Field(
+        default=DEFAULT_CHECKPOINT, description="The packaged default's name, or a path to a GGUF file."
+    )
+    over_long: Literal["refuse", "truncate_left", "truncate_right"] = Field(
+        default="refuse",
+        description="A text of more than max_input_len tokens is refused, or cut at its start or its end.",
+    )
+    add_bos: bool | None = Field(default=None, description="Put BOS first; unset: as the checkpoint says.")
+    add_eos: bool | None = Field(default=None, description="Put EOS last; unset: as the checkpoint says.")
+    parse_special: bool = Field(
+        default=True, description="Read special tokens written in a text as such (as transformers does)."
+    )
+    max_input_len: int = Field(default=1024, ge=1, description="Most tokens of one sequence.")
+    max_num_tokens: int = Field(default=2048, ge=8, description="Most tokens of one packed batch.")
+    max_batch_size: int = Field(default=64, ge=4, description="Most sequences of one packed batch.")
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(
+            max_batch_size=self.max_batch_size,
+            max_num_tokens=self.max_num_tokens,
+            max_input_len=self.max_input_len,
+        )
+
+    def open_checkpoint(self) -> Checkpoint:
+        return _checkpoint(self.checkpoint)
+
+    def open_tokenizer(self) -> Tokenizer:
+        policy = TokenizerPolicy(
+            add_bos=self.add_bos,
+            add_eos=self.add_eos,
+            parse_special=self.parse_special,
+            over_long=self.over_long,
+            max_tokens=self.max_input_len,
+        )
+        return _tokenizer(self.checkpoint, policy)
+
+
+@lru_cache(maxsize=2)
+def _checkpoint(spec: str) -> Checkpoint:
+    return open_checkpoint(spec)
+
+
+@lru_cache(maxsize=2)
+def _tokenizer(spec: str, policy: TokenizerPolicy) -> Tokenizer:
+    return _checkpoint(spec).tokenizer(policy)
