@@ -116,7 +116,7 @@ def topics() -> Iterator[tuple[str, Iterator[Statement]]]:
         yield language.lower(), _affirmed_and_denied(_pairs(words), affirm, deny)
     animals = [(_with_article(animal), _with_article(kind)) for animal, kind in _interleaved(ANIMALS)]
     yield "animals", _affirmed_and_denied(animals, "{} is {}.", "{} is not {}.", shift=1)
-    yield "comparisons", _comparisons(_in_words)
+    yield "comparisons", _comparisons(in_words)
     yield "comparisons-in-digits", _comparisons(str)
     yield "sums", _sums()
 
@@ -151,16 +151,16 @@ def _sums() -> Iterator[Statement]:
             right = first + second
             wrong = right + errors[(first + step) % len(errors)]
             for total in (right, wrong):
-                yield _sentence(f"{_in_words(first)} plus {_in_words(second)} is {_in_words(total)}."), total == right
+                yield _sentence(f"{in_words(first)} plus {in_words(second)} is {in_words(total)}."), total == right
 
 
-def _in_words(number: int) -> str:
+def in_words(number: int) -> str:
     """0 to 119."""
     words = NUMBERS.split()
     if number < 20:
         return words[number]
     if number >= 100:
-        return "one hundred" + (f" and {_in_words(number - 100)}" if number > 100 else "")
+        return "one hundred" + (f" and {in_words(number - 100)}" if number > 100 else "")
     ten, one = divmod(number, 10)
     return words[18 + ten] + (f"-{words[one]}" if one else "")
 

@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from io_managers.tables import PROBE_SETS, TOKENISED_BATCHES
+from resources.checkpoint import open_checkpoint
+from resources.checkpoint.tokenizer import Tokenizer, TokenizerPolicy
+from resources.records import Limits, Refusal, partition_digest, token_hash, work_item_digest
+from resources.work_items import ROWS, TokenisedPartition, cut, tokenise_partition
+from tests.tiny import tiny_gguf
+
+LIMITS = Limits(max_batch_size=4, max_num_tokens=64, max_input_len=32)
+PART = "set.00003"
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    return open_checkpoint(str(tiny_gguf(tmp_path_factory.mktemp("model") / "tiny.gguf")))
+
+
+@pytest.fixture(scope="module")
+def tokenizer(checkpoint) -> Tokenizer:
+    return checkpoint.tokenizer(TokenizerPolicy(max_tokens=32))
+
+
+def probes(contents: dict[str, str | list[int]], *, batch_rows: int = 100) -> list[pa.RecordBatch]:
+    """Rows of `probe_sets`: a text or token ids for each id."""
+    rows = [
+        (PART, name, c if isinstance(c, str) else None, None if isinstance(c, str) else c, "file:///f.jsonl", i)
+        for i, (name, c) in enumerate(contents.items())
+    ]
+    records = [dict(zip(PROBE_SETS.schema.names, row, strict=True)) for row in rows]
+    return [
+        pa.RecordBatch.from_pylist(records[first : first + batch_rows], schema=PROBE_SETS.schema)
+        for first in range(0, len(records), batch_rows)
+    ]
+
+
+def tokenise(batches, tokenizer, scratch: Path, *, limits: Limits = LIMITS) -> TokenisedPartition:
+    return tokenise_partition(PART, batches, tokenizer, limits=limits, vocab_size=tokenizer.vocab_size, scratch=scratch)
+
+
+def rows_of(partition: TokenisedPartition) -> list[dict]:
+    return pa.Table.from_batches(partition.batches(), ROWS).to_pylist()
+
+
+def many_texts(n: int, seed: int = 0) -> dict[str, str]:
+    generator = random.Random(seed)
+    return {f"p{i:04d}": "the " * generator.randint(1, 9) + generator.choice("abc") for i in range(n)}
+
+
+def test_the_schema_is_the_tables():
+    assert TOKENISED_BATCHES.schema == ROWS
+
+
+def test_every_row_has_its_own_probes_tokens(tokenizer, tmp_path):
+    texts = many_texts(300)
+    with tokenise(probes(texts), tokenizer, tmp_path) as partition:
+        rows = rows_of(partition)
+        assert partition.n_rows == len(rows) == 300
+    assert {row["probe_id"] for row in rows} == texts.keys()
+    for row in rows:
+        ids = np.array(row["token_ids"], dtype=np.int32)
+        assert np.array_equal(ids, tokenizer.encode([texts[row["probe_id"]]])[0])
+        assert (row["part"], row["n_tokens"], row["token_hash"]) == (PART, len(ids), token_hash(ids))
+        assert not row["truncated"]
+
+
+@pytest.mark.parametrize("block_rows", [1, 2, 7, 50, 65_536])
+def test_the_manifest_adds_up_to_the_rows_and_keeps_the_limits(tokenizer, tmp_path, monkeypatch, block_rows):
+    monkeypatch.setattr(cut, "MAX_BLOCK_ROWS", block_rows)
+    with tokenise(probes(many_texts(200)), tokenizer, tmp_path) as partition:
+        rows = rows_of(partition)
+        assert partition.content_digest == partition_digest(partition.manifest)
+    names = [f"{PART}-{i:08d}" for i in range(len(partition.manifest))]
+    assert [item.work_item_id for item in partition.manifest] == names
+    assert [row["work_item_id"] for row in rows] == sorted(row["work_item_id"] for row in rows)
+    for item in partition.manifest:
+        mine = [row for row in rows if row["work_item_id"] == item.work_item_id]
+        places = [row["sequence_index"] for row in mine]
+        sequences = {row["sequence_index"]: tuple(row["token_ids"]) for row in mine}
+        assert [row["row_index"] for row in mine] == list(range(item.n_rows))
+        assert places == sorted(places) and set(places) == set(range(item.n_sequences))
+        assert all(sequences[row["sequence_index"]] == tuple(row["token_ids"]) for row in mine)
+        assert len(set(sequences.values())) == item.n_sequences <= LIMITS.max_batch_size
+        assert sum(map(len, sequences.values())) == item.n_tokens <= LIMITS.max_num_tokens
+        assert max(map(len, sequences.values())) == item.max_tokens
+        assert item.n_rows <= block_rows
+        assert item.digest == work_item_digest(
+            [row["probe_id"] for row in mine], [row["token_hash"] for row in mine], places
+        )
+        assert item.tokenizer_id == tokenizer.tokenizer_id
+
+
+def test_equal_sequences_are_computed_once(tokenizer, tmp_path):
+    texts = many_texts(500)
+    with tokenise(probes(texts), tokenizer, tmp_path) as partition:
+        assert sum(item.n_sequences for item in partition.manifest) == len(set(texts.values())) < len(texts)
+
+
+def test_a_sequence_is_computed_again_only_when_it_fills_a_block(tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setattr(cut, "MAX_BLOCK_ROWS", 5)
+    texts = {f"{letter}{i}": letter for letter, n in (("a", 3), ("b", 4), ("c", 12)) for i in range(n)}
+    with tokenise(probes(texts), tokenizer, tmp_path) as partition:
+        sequences = sum(item.n_sequences for item in partition.manifest)
+    assert sequences == 1 + 1 + 3
+
+
+def test_a_block_is_bounded_in_tokens_too(tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setattr(cut, "MAX_BLOCK_TOKENS", 40)
+    with tokenise(probes(many_texts(100)), tokenizer, tmp_path) as partition:
+        tokens = [sum(batch.column("n_tokens").to_pylist()) for batch in partition.batches()]
+    assert len(tokens) > 10 and max(tokens) <= 40
+
+
+@pytest.mark.parametrize("batch_rows", [1, 33, 1000])
+def test_the_order_and_batches_of_the_probes_do_not_matter(tokenizer, tmp_path, batch_rows):
+    texts = many_texts(150)
+    shuffled = dict(random.Random(batch_rows).sample(list(texts.items()), len(texts)))
+    with (
+        tokenise(probes(texts), tokenizer, tmp_path) as one,
+        tokenise(probes(shuffled, batch_rows=batch_rows), tokenizer, tmp_path) as other,
+    ):
+        assert list(one.batches()) == list(other.batches())
+        assert one.manifest == other.manifest and one.content_digest == other.content_digest
+
+
+def test_another_probe_text_tokenizer_or_limit_is_another_digest(checkpoint, tokenizer, tmp_path):
+    texts = many_texts(20)
+    with_bos = checkpoint.tokenizer(TokenizerPolicy(max_tokens=32, add_bos=True))
+    larger = Limits(max_batch_size=8, max_num_tokens=64, max_input_len=32)
+    partitions = [
+        tokenise(probes(texts), tokenizer, tmp_path),
+        tokenise(probes(texts | {"p0000": "another"}), tokenizer, tmp_path),
+        tokenise(probes({("q" if n == "p0000" else n): t for n, t in texts.items()}), tokenizer, tmp_path),
+        tokenise(probes(texts), with_bos, tmp_path),
+        tokenise(probes(texts), tokenizer, tmp_path, limits=larger),
+    ]
+    assert len({partition.content_digest for partition in partitions}) == len(partitions)
+
+
+def test_batches_can_be_iterated_again(tokenizer, tmp_path):
+    with tokenise(probes(many_texts(50)), tokenizer, tmp_path) as partition:
+        assert list(partition.batches()) == list(partition.batches())
+        assert all(batch.schema == ROWS for batch in partition.batches())
+
+
+@pytest.mark.parametrize(
+    ("content", "reason", "detail"),
+    [
+        ("a" * 33, "over-long", "the probe has 33 tokens, more than the tokenizer's policy takes"),
+        ([5] * 33, "over-long", "the probe has 33 tokens, more than the tokenizer's policy takes"),
+        ("a" * 17, "over-long", "the probe has 17 tokens; a packed batch takes at most 16"),
+        ([5, 273], "token-id-out-of-range", "token id 273 is not in 0 .. 272"),
+        ([-1, 5], "token-id-out-of-range", "token id -1 is not in 0 .. 272"),
+        ([], "no-tokens", "the probe has no token"),
+    ],
+)
+def test_a_probe_without_a_place_in_the_work_is_refused(tokenizer, tmp_path, content, reason, detail):
+    limits = Limits(max_batch_size=4, max_num_tokens=16, max_input_len=32)
+    batches = probes({"fine": "a", "odd": content, "fine too": [272]})
+    with tokenise(batches, tokenizer, tmp_path, limits=limits) as partition:
+        assert partition.refusals == (Refusal(PART, "tokenised_batches", "odd", reason, detail, "file:///f.jsonl", 1),)
+        assert {row["probe_id"] for row in rows_of(partition)} == {"fine", "fine too"}
+
+
+@pytest.mark.parametrize(("over_long", "kept"), [("truncate_left", slice(-4, None)), ("truncate_right", slice(4))])
+def test_a_probe_that_is_cut_says_so(checkpoint, tmp_path, over_long, kept):
+    tokenizer = checkpoint.tokenizer(TokenizerPolicy(max_tokens=4, over_long=over_long))
+    with tokenise(probes({"long": "abcdefgh", "short": "abcd"}), tokenizer, tmp_path) as partition:
+        rows = {row["probe_id"]: row for row in rows_of(partition)}
+    assert rows["long"]["token_ids"] == tokenizer.encode(["abcdefgh"])[0][kept].tolist()
+    assert (rows["long"]["truncated"], rows["short"]["truncated"]) == (True, False)
+
+
+@pytest.mark.parametrize("batches", [[], probes({"odd": [999]})], ids=["no probes", "all refused"])
+def test_a_partition_may_be_empty(tokenizer, tmp_path, batches):
+    with tokenise(batches, tokenizer, tmp_path) as partition:
+        assert (partition.n_rows, partition.manifest, list(partition.batches())) == (0, (), [])
+
+
+def test_long_texts_are_tokenised_a_few_at_a_time(tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setattr("resources.work_items.spool._BYTES_AT_ONCE", 20)
+    texts = {f"p{i}": "ab" * (i % 16) + "c" for i in range(40)}
+    with tokenise(probes(texts), tokenizer, tmp_path) as partition:
+        assert {row["probe_id"] for row in rows_of(partition)} == texts.keys()
+
+
+def test_nothing_is_left_behind(tokenizer, tmp_path):
+    def broken():
+        yield from probes({"a": "a"})
+        raise OSError("the source went away")
+
+    tokenise(probes({"a": "a"}), tokenizer, tmp_path).close()
+    with pytest.raises(OSError, match="went away"):
+        tokenise(broken(), tokenizer, tmp_path)
+    assert list(tmp_path.iterdir()) == []
