@@ -211,6 +211,8 @@ def _parquet_rows(path: Path, columns: list[str], first_row: int) -> Iterator[Ro
         while group < len(sizes) and start + sizes[group] <= first_row:
             start += sizes[group]
             group += 1
+        if group == len(sizes):  # pyarrow 18 can't iterate over none
+            return
         for batch in file.iter_batches(_PARQUET_BATCH_ROWS, row_groups=range(group, len(sizes)), columns=columns):
             wanted = batch.slice(min(max(first_row - start, 0), batch.num_rows))
             start += batch.num_rows

@@ -39,6 +39,8 @@ def cut_work_items(part: str, source: Path, target: Path, tokenizer_id: str, lim
 def _blocks(source: Path) -> Iterator[pa.RecordBatch]:
     """The sorted rows in blocks that no sequence crosses, if it fits into one."""
     with pq.ParquetFile(source) as file:
+        if file.num_row_groups == 0:  # pyarrow 18 can't iterate over none
+            return
         held = file.schema_arrow.empty_table()
         for batch in file.iter_batches(_ROWS_AT_ONCE):
             held = pa.concat_tables([held, pa.Table.from_batches([batch])])
