@@ -184,7 +184,7 @@ class VectorStream(Protocol):
 
 @dataclass(frozen=True)
 class EngineRecord:
-    """A built engine. `directory` is relative to the folder of engines."""
+    """A built engine. `directory` is relative to the folder of engines, or absolute for one that lies elsewhere."""
 
     engine_id: str
     model_key: str

@@ -1,5 +1,7 @@
 """Assets `engine` and `engine_validation_report`: a built engine, and what was shown of it."""
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Literal
 
 import dagster as dg
@@ -9,6 +11,7 @@ from fabric_assets import reports
 from io_managers import layout
 from io_managers.tables import ENGINE_VALIDATION_REPORTS, ENGINES
 from resources.engine.build import build_engine
+from resources.engine.config import read_engine_record
 from resources.extraction_engine import ExtractionEngine
 from resources.model import Model
 from resources.records import EngineRecord, EngineVerdict
@@ -19,6 +22,9 @@ class EngineBuild(dg.Config):
 
     backend: Literal["onnxruntime"] = Field(default="onnxruntime", description="What runs the packed graph.")
     precision: Literal["float32", "float16"] = Field(default="float32", description="Weights and states.")
+    directory: str | None = Field(
+        default=None, description="An engine directory that is there already, to register instead of building one."
+    )
 
 
 @dg.asset(
@@ -29,14 +35,18 @@ class EngineBuild(dg.Config):
 )
 def engine(context: dg.AssetExecutionContext, config: EngineBuild, model: Model) -> EngineRecord:
     """An engine built from the model's packed graph, in a folder of its own. Provenance: `engine_id`."""
-    record = build_engine(
-        model.open_checkpoint(),
-        model.open_tokenizer(),
-        layout.engines_path(),
-        backend=config.backend,
-        precision=config.precision,
-        limits=model.limits,
-    )
+    if config.directory is not None:
+        directory = Path(config.directory).resolve()
+        record = replace(read_engine_record(directory), directory=str(directory))
+    else:
+        record = build_engine(
+            model.open_checkpoint(),
+            model.open_tokenizer(),
+            layout.engines_path(),
+            backend=config.backend,
+            precision=config.precision,
+            limits=model.limits,
+        )
     context.add_output_metadata(reports.engine(record, layout.engines_path()))
     return record
 

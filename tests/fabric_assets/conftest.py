@@ -29,6 +29,18 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+ALL_ASSETS = (
+    "probe_sets",
+    "tokenised_batches",
+    "work_items",
+    "engine",
+    "engine_validation_report",
+    "extraction_requests",
+    "hidden_states",
+)
+PARTITIONED = tuple(a for a in ALL_ASSETS if not a.startswith("engine"))
+
+
 @dataclass
 class Fabric:
     """A home, its instance and the project's own definitions."""
@@ -52,7 +64,8 @@ class Fabric:
 
     def run(self, *assets: str, **options: Any) -> dg.ExecuteInProcessResult:
         """Materialises the named assets, with their checks, in this process."""
-        config = {"model": {"config": {"checkpoint": str(self.checkpoint), "max_input_len": 64, "max_num_tokens": 256}}}
+        settings = {"max_input_len": 24, "max_num_tokens": 64, "max_batch_size": 12} | options.pop("model", {})
+        config = {"model": {"config": {"checkpoint": str(self.checkpoint), **settings}}}
         job = dg.define_asset_job("selected", selection=dg.AssetSelection.assets(*assets))
         merged = dg.Definitions.merge(self.definitions, dg.Definitions(jobs=[job]))
         resolved = merged.resolve_job_def("selected")
@@ -70,17 +83,7 @@ class Fabric:
 
     def extract(self, part: str, **options: Any) -> dg.ExecuteInProcessResult:
         """Materialises everything for one partition in one run."""
-        return self.run(
-            "probe_sets",
-            "tokenised_batches",
-            "work_items",
-            "engine",
-            "engine_validation_report",
-            "extraction_requests",
-            "hidden_states",
-            partition_key=part,
-            **options,
-        )
+        return self.run(*ALL_ASSETS, partition_key=part, **options)
 
 
 @pytest.fixture

@@ -1,0 +1,176 @@
+"""Whole runs through Dagster, on a tiny real checkpoint and a home of its own."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import numpy as np
+import pytest
+
+from io_managers import layout
+from io_managers.reading import StoredPartitions, latest_verdict, read_engine, read_hidden_states
+from resources.checkpoint.tokenizer import load_tokenizer
+from resources.proof import load
+from tests.fabric_assets.conftest import ALL_ASSETS, PARTITIONED, Fabric
+from tests.zoo import write_engine
+
+
+def failure(result: dg.ExecuteInProcessResult, step: str) -> Any:
+    """The one failed step's data."""
+    [event] = result.get_step_failure_events()
+    assert event.step_key == step, event.step_key
+    return event.step_failure_data
+
+
+def metadata(result: dg.ExecuteInProcessResult, asset: str, part: str | None = None) -> dict[str, Any]:
+    [event] = [
+        e
+        for e in result.get_asset_materialization_events()
+        if e.asset_key == dg.AssetKey(asset) and e.partition == part
+    ]
+    return {name: value.value for name, value in event.materialization.metadata.items()}
+
+
+def test_one_run_makes_the_engine_and_every_vector_with_it(fabric: Fabric) -> None:
+    texts = ["one", "the one and the other", "the", "a b c", "the one and the other"]
+    [part] = fabric.register(texts, format="text")
+    result = fabric.extract(part)
+    assert result.success
+    ids, vectors = read_hidden_states(part)
+    assert sorted(ids["probe_id"]) == [f"set.txt:{row}" for row in range(5)]
+    assert set(ids["engine_id"]) == {metadata(result, "engine")["engine_id"]}
+    engine = read_engine(layout.lake_path())
+    with load(layout.engines_path() / engine.directory) as proven:
+        tokens = load_tokenizer(layout.engines_path() / engine.directory).encode(texts)
+        for probe_id, vector in zip(ids["probe_id"], vectors, strict=True):
+            [alone] = proven.extract([tokens[int(probe_id.removeprefix("set.txt:"))]])
+            np.testing.assert_allclose(vector, alone, rtol=1e-4, atol=1e-5)
+
+
+def test_equal_texts_are_computed_once_and_stored_each(fabric: Fabric) -> None:
+    [part] = fabric.register(["same", "other", "same", "same"], format="text")
+    result = fabric.extract(part)
+    assert metadata(result, "hidden_states", part)["sequences"] == 2
+    assert metadata(result, "hidden_states", part)["dagster/partition_row_count"] == 4
+
+
+def test_the_run_reports_what_it_did_for_each_partition(fabric: Fabric) -> None:
+    parts = fabric.register([*(f"text {n}" for n in range(5)), ""], format="text", shard_rows=3)
+    assert fabric.run("engine", "engine_validation_report").success
+    result = fabric.run(
+        *PARTITIONED,
+        tags={"dagster/asset_partition_range_start": parts[0], "dagster/asset_partition_range_end": parts[-1]},
+    )
+    assert result.success
+    seen = [metadata(result, "hidden_states", part) for part in parts]
+    assert [m["dagster/partition_row_count"] for m in seen] == [3, 2]
+    assert [m["refusals_by_reason"] for m in seen] == [{}, {"probe_sets: empty-text": 1}]
+    for m in seen:
+        assert m["tokens"] > 0
+        assert m["tokens_per_second_peak"] >= m["tokens_per_second_average"] > 0
+        assert m["versions_read"].keys() >= {"tokenised_batches", "work_items", "extraction_requests", "engines"}
+
+
+def test_checks_pass_on_a_good_partition_and_are_blocking_where_they_must(fabric: Fabric) -> None:
+    [part] = fabric.register(["one", "two", "", "two"], format="text")
+    evaluations = fabric.extract(part).get_asset_check_evaluations()
+    assert {e.check_name: (e.passed, e.blocking) for e in evaluations} == {
+        "convention_proved": (True, True),
+        "rows_accounted": (True, True),
+        "all_finite": (True, True),
+        "payload_hashes": (True, False),
+        "distinct_vectors": (True, False),
+    }
+
+
+def test_running_again_stores_and_computes_nothing(fabric: Fabric) -> None:
+    [part] = fabric.register(["one", "two"], format="text")
+    first = metadata(fabric.extract(part), "hidden_states", part)
+    started = time.monotonic()
+    again = metadata(fabric.run(*PARTITIONED, partition_key=part), "hidden_states", part)
+    assert time.monotonic() - started < 20
+    assert (first["already_stored"], again["already_stored"]) == (False, True)
+    assert again["delta_version"] == first["delta_version"]
+    assert again["tokens"] == 0
+
+
+def test_a_probe_file_that_grew_is_extracted_anew(fabric: Fabric) -> None:
+    [part] = fabric.register(["one"], format="text")
+    assert fabric.extract(part).success
+    assert fabric.register(["one", "two"], format="text") == [part]
+    assert fabric.extract(part).success
+    assert len(read_hidden_states(part)[0]) == 2
+
+
+@pytest.mark.parametrize("kind", ["all-zero", "ignores-input", "one-before-last", "bidirectional", "key-value-cache"])
+def test_a_refused_engine_fails_before_a_row_is_written(fabric: Fabric, tmp_path: Path, kind: str) -> None:
+    [part] = fabric.register(["one", "two"], format="text")
+    write_engine(kind, tmp_path / "engine")
+    ops = {"engine": {"config": {"directory": str(tmp_path / "engine")}}}
+    validated = fabric.run("engine", "engine_validation_report", ops=ops)
+    [check] = validated.get_asset_check_evaluations()
+    assert (check.check_name, check.passed, check.severity) == ("convention_proved", False, dg.AssetCheckSeverity.ERROR)
+    engine = read_engine(layout.lake_path())
+    verdict = latest_verdict(layout.lake_path(), engine.engine_id)
+    assert verdict is not None
+    assert verdict.verdict == "refused"
+
+    result = fabric.run(*PARTITIONED, partition_key=part)
+    data = failure(result, "hidden_states")
+    evidence = data.user_failure_data.metadata
+    assert evidence["verdict"].value == "refused"
+    assert evidence["reason"].value == verdict.reason
+    assert json.loads(verdict.evidence_json) == evidence["evidence"].value
+    attempts = Counter(e.step_key for e in result.all_events if e.event_type_value == "STEP_START")
+    assert attempts["hidden_states"] == 1
+    assert not (layout.lake_path() / "hidden_states").exists()
+
+
+def test_an_engine_that_was_never_validated_stores_nothing(fabric: Fabric) -> None:
+    [part] = fabric.register(["one"], format="text")
+    assert fabric.run("engine").success
+    data = failure(fabric.run(*PARTITIONED, partition_key=part), "hidden_states")
+    assert "valid" in data.user_failure_data.description
+    assert not list((layout.lake_path() / "hidden_states").rglob("*.parquet"))
+
+
+def test_work_items_of_another_tokenizer_fail_the_contract(fabric: Fabric) -> None:
+    [part] = fabric.register(["one"], format="text")
+    assert fabric.extract(part).success
+    other = {"over_long": "truncate_left"}
+    assert fabric.run("tokenised_batches", "work_items", partition_key=part, model=other).success
+    data = failure(fabric.run("extraction_requests", "hidden_states", partition_key=part), "hidden_states")
+    assert "tokenizer" in data.user_failure_data.description
+    clauses = {
+        record.data["clause"]: record.data["passed"] for record in data.user_failure_data.metadata["contract"].records
+    }
+    assert clauses.pop("tokenizer") is False
+    assert all(clauses.values())
+
+
+def test_two_models_keep_tables_of_their_own(fabric: Fabric) -> None:
+    [part] = fabric.register(["one two three " * 10], format="text")
+    assert fabric.extract(part, model={"over_long": "truncate_left"}).success
+    first = read_engine(layout.lake_path()).model_key
+    assert fabric.extract(part, model={"over_long": "truncate_right"}).success
+    second = read_engine(layout.lake_path()).model_key
+    assert first != second
+    left, right = (read_hidden_states(part, model_key=key)[0] for key in (first, second))
+    assert list(left["truncated"]) == list(right["truncated"]) == [True]
+    assert left["token_hash"][0] != right["token_hash"][0]
+
+
+def test_the_newest_engine_is_used_and_earlier_requests_stay(fabric: Fabric) -> None:
+    [part] = fabric.register(["one"], format="text")
+    assert fabric.extract(part).success
+    first = read_engine(layout.lake_path()).engine_id
+    assert fabric.run(*ALL_ASSETS, partition_key=part, model={"max_batch_size": 8}).success
+    second = read_engine(layout.lake_path()).engine_id
+    stored = StoredPartitions(layout.lake_path(), (part,))
+    assert first != second
+    assert stored.requests(part, first) and stored.requests(part, second)
