@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from resources.proof.loading import ProvenEngine
+from resources.proof.proven import ProvenEngine
 from resources.proof.vectors import decode, distances
 
 

@@ -7,10 +7,10 @@ real work has them, that it holds for each place in a batch and up to each limit
 - crowded: as many sequences as fit, all short. Sequence i is changed in the experiments that are set in the binary code
   of i + 1, so that a vector follows exactly its own sequence, or is found out.
 - full: as many sequences as fit, of similar length, filling the token limit.
-- long: the longest sequences, filling the token limit.
+- long: one sequence as long as fits.
 
 Full and long are apart because a batch of both would be padded, inside attention, to many times the token limit, which
-no plan of work makes.
+no plan of work makes; and they are two runs each, since they cost by far the most.
 """
 
 from __future__ import annotations
@@ -84,42 +84,36 @@ B_LAST = "B's last token"
 
 
 def large_layouts(limits: Limits) -> tuple[Layout, ...]:
-    """Crowded, full and, where it differs from full, long."""
+    """Crowded, full and, where full has shorter sequences, long."""
     n = min(limits.max_batch_size, limits.max_num_tokens)
-    full, long = _full_lengths(n, limits), _long_lengths(n, limits)
-    layouts = [_crowded(n, limits), _alternating("full", full)]
-    if not np.array_equal(full, long):
-        layouts.append(_alternating("long", long))
+    longest = min(limits.max_input_len, limits.max_num_tokens)
+    layouts = [_crowded(n, limits), _every_other("full", _full_lengths(n, limits))]
+    if layouts[1].lengths.max() < longest:
+        layouts.append(_every_other("long", np.array([longest], dtype=np.int32)))
     return tuple(layouts)
 
 
 def _crowded(n: int, limits: Limits) -> Layout:
-    lengths = np.minimum(np.resize(np.array([2, 1, 3], dtype=np.int32), n), limits.max_input_len)
+    # Two tokens at least where there is room: many models say little at position 0, whatever the token.
+    lengths = np.minimum(np.resize(np.array([2, 3], dtype=np.int32), n), limits.max_input_len)
     if lengths.sum() > limits.max_num_tokens:
         lengths = np.ones(n, dtype=np.int32)
     lasts = np.cumsum(lengths) - 1
     codes = np.arange(1, n + 1)
     changes = [
-        _last_tokens(f"last tokens by bit {bit} of the code", lasts, (codes >> bit) & 1 == 1)
+        _last_tokens(f"the last tokens by bit {bit} of the code", lasts, (codes >> bit) & 1 == 1)
         for bit in range(n.bit_length())
     ]
-    sequence_of = np.repeat(np.arange(n), lengths)
-    for label, parity in (("even", 0), ("odd", 1)):
-        chosen = np.arange(n) % 2 == parity
-        if chosen.any():
-            label = f"every token of the {label} sequences"
-            changes.append(Change(label, np.flatnonzero(chosen[sequence_of]), must_move=chosen, must_stay=~chosen))
+    even = np.arange(n) % 2 == 0
+    positions = np.flatnonzero(np.repeat(even, lengths))
+    changes.append(Change("every token of every other sequence", positions, must_move=even, must_stay=~even))
     return Layout("crowded", lengths, tuple(changes))
 
 
-def _alternating(name: str, lengths: np.ndarray) -> Layout:
-    lasts, places = np.cumsum(lengths) - 1, np.arange(len(lengths))
-    changes = [
-        _last_tokens(f"last tokens of the {label} sequences", lasts, places % 2 == parity)
-        for label, parity in (("even", 0), ("odd", 1))
-        if (places % 2 == parity).any()
-    ]
-    return Layout(name, lengths, tuple(changes), repeat=False)
+def _every_other(name: str, lengths: np.ndarray) -> Layout:
+    lasts, even = np.cumsum(lengths) - 1, np.arange(len(lengths)) % 2 == 0
+    change = _last_tokens("the last token of every other sequence", lasts, even)
+    return Layout(name, lengths, (change,), repeat=False)
 
 
 def _full_lengths(n: int, limits: Limits) -> np.ndarray:
@@ -129,15 +123,11 @@ def _full_lengths(n: int, limits: Limits) -> np.ndarray:
     if 1 < mean < limits.max_input_len:
         lengths[: n - n % 2 : 2] += 1
         lengths[1::2] -= 1
-    spare = limits.max_num_tokens - int(lengths.sum())
-    lengths[-min(spare, n) :] += np.where(lengths[-min(spare, n) :] < limits.max_input_len, 1, 0) if spare else 0
+    # What the division left over goes one by one to the last sequences that are not the longest already.
+    room = np.flatnonzero(lengths < limits.max_input_len)
+    spare = min(limits.max_num_tokens - int(lengths.sum()), len(room))
+    lengths[room[len(room) - spare :]] += 1
     return lengths
-
-
-def _long_lengths(n: int, limits: Limits) -> np.ndarray:
-    longest = min(limits.max_input_len, limits.max_num_tokens)
-    whole, rest = divmod(limits.max_num_tokens, longest)
-    return np.array(([longest] * whole + [rest] * (rest > 0))[:n], dtype=np.int32)
 
 
 def _last_tokens(label: str, lasts: np.ndarray, chosen: np.ndarray) -> Change:

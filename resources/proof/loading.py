@@ -6,21 +6,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
+from typing import NoReturn
 
 import numpy as np
 
-from resources.checkpoint import load_tokenizer
+from resources.checkpoint import Tokenizer, load_tokenizer
 from resources.engine.backend import Backend, Engine, open_backend
 from resources.engine.bindings import Binding, classify, require_complete
 from resources.engine.config import EngineConfig, read_engine_config, require_raw_path, require_unchanged
-from resources.errors import EngineError, EngineRefused
-from resources.packing import PackedBatch, pack
+from resources.errors import CheckpointError, EngineError, EngineRefused
+from resources.packing import PackedBatch
 from resources.proof.convention import MICRO_LIMITS, Run, detect, guarded
 from resources.proof.dependence import prove
 from resources.proof.input_check import check_input
 from resources.proof.layouts import B_LAST, large_layouts, micro_layouts
 from resources.proof.placement import check_placement
+from resources.proof.proven import ProvenEngine
 from resources.proof.tokens import Tokens
 from resources.proof.validation import (
     BindingEvidence,
@@ -40,45 +41,6 @@ _SEED = 20
 """Any will do; fixed, so that an engine's verdict is the same every time."""
 
 
-class ProvenEngine:
-    """An engine whose convention was proved, and the report that says so. Only `load` makes one."""
-
-    def __init__(
-        self, engine: Engine, tokenizer_id: str, convention: GatherConvention, report: ValidationReport
-    ) -> None:
-        self._engine = engine
-        self.config = engine.config
-        self.engine_id = report.engine_id
-        self.model_key = report.model_key
-        self.tokenizer_id = tokenizer_id
-        self.limits = engine.config.limits
-        self.dtype = engine.config.dtype
-        self.hidden_size = engine.config.hidden_size
-        self.convention = convention
-        self.report = report
-
-    def extract(self, sequences: Sequence[np.ndarray]) -> np.ndarray:
-        """The vector of each sequence's last token: [n_sequences, hidden_size] in `dtype`, bfloat16 as uint16 bits.
-
-        `sequences` are int arrays of token ids, within `limits` together; anything else is an `EngineError`. The result
-        is the caller's own. One batch at a time: not for use by two threads at once.
-        """
-        _require_batch(sequences, self.config.vocab_size)
-        return self._engine.run(pack(sequences, self.convention))
-
-    def close(self) -> None:
-        """Frees everything; a second call does nothing."""
-        self._engine.close()
-
-    def __enter__(self) -> ProvenEngine:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-
 def load(directory: Path, *, threads: int | None = None, progress: Callable[[str], None] | None = None) -> ProvenEngine:
     """Opens the engine in `directory` and proves its gather convention, or raises; nothing is left open then.
 
@@ -86,22 +48,21 @@ def load(directory: Path, *, threads: int | None = None, progress: Callable[[str
     engine to speak of: a missing file, an unreadable plan. `progress` is told, in words, what is being done.
     """
     config = read_engine_config(directory)
-    tokenizer = load_tokenizer(directory)
-    validation = _Validation(config, tokenizer.tokenizer_id, progress or (lambda _: None))
-    tokens = Tokens(tokenizer, config.vocab_size)
+    validation = _Validation(config, progress or (lambda _: None))
     with validation.refusing("key-value-cache"):
         require_raw_path(config)
     with validation.refusing("changed-files"):
         require_unchanged(directory, config)
+        tokenizer = _tokenizer(directory, config)
+    validation.tokenizer_id = tokenizer.tokenizer_id
     validation.require_room(config.limits)
+    tokens = Tokens(tokenizer, config.vocab_size)
     validation.progress(f"opening the engine {config.engine_id[:16]}")
     backend = open_backend(directory, config, threads=threads)
     try:
         engine = validation.bind(backend)
         convention = validation.validate(engine, tokens)
-        return ProvenEngine(
-            engine, tokenizer.tokenizer_id, convention, validation.report("proved", _proved(convention))
-        )
+        return ProvenEngine(engine, validation.report("proved", _proved(convention)), tokenizer.tokenizer_id)
     except BaseException:
         backend.close()
         raise
@@ -112,8 +73,8 @@ class _Validation:
     """The steps of one validation, and the evidence as it gathers."""
 
     config: EngineConfig
-    tokenizer_id: str
     progress: Callable[[str], None]
+    tokenizer_id: str = ""
     bindings: tuple[Binding, ...] = ()
     warm_up: bool = False
     detection: Detection | None = None
@@ -219,7 +180,7 @@ class _Validation:
         except EngineError as error:
             self.refuse(reason, str(error), cause=error)
 
-    def refuse(self, reason: str, sentence: str, *, cause: Exception | None = None) -> None:
+    def refuse(self, reason: str, sentence: str, *, cause: Exception | None = None) -> NoReturn:
         raise EngineRefused(
             f"engine {self.config.engine_id} is refused ({reason}): {sentence}", self.report(reason, sentence)
         ) from cause
@@ -247,6 +208,20 @@ class _Validation:
             dependence=tuple(self.dependence),
             placement=self.placement,
         )
+
+
+def _tokenizer(directory: Path, config: EngineConfig) -> Tokenizer:
+    try:
+        tokenizer = load_tokenizer(directory)
+    except CheckpointError as error:
+        raise EngineError(str(error)) from error
+    expected = config.provenance.tokenizer_id if config.provenance else tokenizer.tokenizer_id
+    if tokenizer.tokenizer_id != expected:
+        raise EngineError(
+            f"the tokenizer in {directory} is {tokenizer.tokenizer_id}; expected {expected}, which config.json names; "
+            "build the engine again"
+        )
+    return tokenizer
 
 
 def _runner(engine: Engine, dtype: str, *, profile: int | None) -> Run:
@@ -296,15 +271,3 @@ def _proved(convention: GatherConvention) -> str:
     return (
         f"last_token_ids is the {convention.value.replace('_', ' ')}: seen in the micro-batch and proved by dependence"
     )
-
-
-def _require_batch(sequences: Sequence[np.ndarray], vocab_size: int) -> None:
-    if not len(sequences) or not all(len(s) for s in sequences):
-        raise EngineError("a batch has no sequence, or one without tokens; expected at least one token in each")
-    for index, ids in enumerate(sequences):
-        lowest, highest = int(ids.min()), int(ids.max())
-        if lowest < 0 or highest >= vocab_size:
-            raise EngineError(
-                f"sequence {index} has token ids from {lowest} to {highest}; the engine's vocabulary is 0 to "
-                f"{vocab_size - 1}; tokenise with the tokenizer that the engine was built for"
-            )

@@ -41,6 +41,6 @@ def check_placement(run: Run, layout: Layout, tokens: Tokens, convention: Gather
         by_company,
         reason="depends-on-placement",
         sentence=f"a sequence's vector differs by {by_order:.2g} when the batch is reversed and by {by_company:.2g} "
-        f"when it is alone; expected at most {TOLERANCE:.2g}: the vector depends on where in the pack the sequence lies; "
-        "build an engine that takes positions from position_ids and keeps the sequences of a pack apart",
+        f"when it is alone; expected at most {TOLERANCE:.2g}: the vector depends on where in the pack the sequence "
+        "lies; build an engine that takes positions from position_ids and keeps the sequences of a pack apart",
     )
