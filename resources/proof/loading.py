@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -58,14 +58,15 @@ def load(directory: Path, *, threads: int | None = None, progress: Callable[[str
     validation.require_room(config.limits)
     tokens = Tokens(tokenizer, config.vocab_size)
     validation.progress(f"opening the engine {config.engine_id[:16]}")
-    backend = open_backend(directory, config, threads=threads)
-    try:
+    with ExitStack() as opened:
+        backend = open_backend(directory, config, threads=threads)
+        opened.callback(backend.close)
         engine = validation.bind(backend)
+        opened.callback(engine.close)
         convention = validation.validate(engine, tokens)
-        return ProvenEngine(engine, validation.report("proved", _proved(convention)), tokenizer.tokenizer_id)
-    except BaseException:
-        backend.close()
-        raise
+        proven = ProvenEngine(engine, validation.report("proved", _proved(convention)), tokenizer.tokenizer_id)
+        opened.pop_all()
+    return proven
 
 
 @dataclass
