@@ -69,7 +69,7 @@ def _child(rows: int) -> None:
 
     probes = Path(os.environ["FABRIC_BENCH_PROBES"])
     checkpoint = probes.parent / "tiny.gguf"
-    tiny_gguf(checkpoint, hidden_size=16, num_hidden_layers=1)
+    tiny_gguf(checkpoint, hidden=16, layers=1)
     fabric.main(["extract", str(probes), "--model", str(checkpoint), "--shard-rows", str(rows)], standalone_mode=False)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     stored = sum(f.stat().st_size for f in layout.lake_path().rglob("*.parquet"))

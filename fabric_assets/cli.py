@@ -223,17 +223,23 @@ def _run(
     )
     if result.success:
         return
-    sentences = [
-        (event.step_failure_data.user_failure_data and event.step_failure_data.user_failure_data.description)
-        or (event.step_failure_data.error.message if event.step_failure_data.error else "")
-        for event in result.get_step_failure_events()
-    ]
+    sentences = [_sentence(event.step_failure_data) for event in result.get_step_failure_events()]
     checks = [
         f"{check.asset_key.to_user_string()}: check {check.check_name} failed"
         for check in result.get_asset_check_evaluations()
         if not check.passed and check.severity == dg.AssetCheckSeverity.ERROR
     ]
     raise FabricError("; ".join(s.strip() for s in (*sentences, *checks) if s) or f"run {result.run_id} failed")
+
+
+def _sentence(data: Any) -> str:
+    """What a failed step has to say: its Failure's description, else the message of the first cause."""
+    if data.user_failure_data:
+        return data.user_failure_data.description or ""
+    error = data.error
+    while error is not None and error.cause is not None:
+        error = error.cause
+    return error.message.partition(": ")[2] if error is not None else ""
 
 
 def _run_shard(

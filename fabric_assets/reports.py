@@ -12,7 +12,7 @@ import dagster as dg
 
 from io_managers.audit import Account, VectorScan
 from io_managers.delta_table import Committed
-from io_managers.tables import TableSpec
+from io_managers.tables import HIDDEN_STATES, TOKENISED_BATCHES, TableSpec
 from resources.extraction import Throughput
 from resources.proof.contract import Clause
 from resources.proof.validation import ValidationReport
@@ -21,36 +21,42 @@ from resources.work_items import TokenisedPartition
 
 Metadata = dict[str, dg.MetadataValue]
 
+COLUMN_LINEAGE = {
+    "tokenised_batches": {
+        "probe_id": ("probe_sets", "probe_id"),
+        "token_ids": ("probe_sets", "text"),
+        "token_hash": ("probe_sets", "text"),
+        "n_tokens": ("probe_sets", "text"),
+    },
+    "hidden_states": {
+        "payload": ("tokenised_batches", "token_ids"),
+        "gathered_token_id": ("tokenised_batches", "token_ids"),
+        "token_hash": ("tokenised_batches", "token_hash"),
+        "probe_id": ("tokenised_batches", "probe_id"),
+        "work_item_id": ("work_items", "work_item_id"),
+        "request_id": ("extraction_requests", "request_id"),
+        "engine_id": ("engine", "engine_id"),
+    },
+}
+"""By table and column: the asset and column that it is made of."""
+
 
 def table_definition(spec: TableSpec) -> dict[str, object]:
     """Definition-time metadata: the table's name and column schema."""
-    columns = [
-        dg.TableColumn(f.name, str(f.type), constraints=dg.TableColumnConstraints(nullable=f.nullable))
-        for f in spec.schema
-    ]
-    return {"dagster/table_name": spec.name, "dagster/column_schema": dg.TableSchema(columns)}
+    return {"dagster/table_name": spec.name, "dagster/column_schema": _schema(spec)}
 
 
-def vector_lineage() -> dict[str, object]:
-    """Column lineage of `hidden_states`: what each column is made of."""
-
-    def of(asset: str, column: str) -> dg.TableColumnDep:
-        return dg.TableColumnDep(asset_key=dg.AssetKey(asset), column_name=column)
-
-    tokens = [of("tokenised_batches", "token_ids")]
-    return {
-        "dagster/column_lineage": dg.TableColumnLineage(
-            {
-                "payload": tokens,
-                "gathered_token_id": tokens,
-                "token_hash": [of("tokenised_batches", "token_hash")],
-                "probe_id": [of("tokenised_batches", "probe_id")],
-                "work_item_id": [of("work_items", "work_item_id")],
-                "request_id": [of("extraction_requests", "request_id")],
-                "engine_id": [of("engine", "engine_id")],
-            }
-        )
+def columns(spec: TableSpec) -> Metadata:
+    """Materialisation metadata: the column schema, and the column lineage where a column is made of others."""
+    made_of = {
+        column: [dg.TableColumnDep(asset_key=dg.AssetKey(asset), column_name=name)]
+        for column, (asset, name) in COLUMN_LINEAGE.get(spec.name, {}).items()
     }
+    schema = dg.MetadataValue.table_schema(_schema(spec))
+    if not made_of:
+        return {"dagster/column_schema": schema}
+    lineage = dg.MetadataValue.column_lineage(dg.TableColumnLineage(made_of))
+    return {"dagster/column_schema": schema, "dagster/column_lineage": lineage}
 
 
 def rows_written(committed: Committed, refusals: Sequence[Refusal]) -> Metadata:
@@ -69,6 +75,7 @@ def tokenised(partition: TokenisedPartition, committed: Committed) -> Metadata:
     """Of one partition of `tokenised_batches`."""
     manifest = partition.manifest
     return rows_written(committed, partition.refusals) | {
+        **columns(TOKENISED_BATCHES),
         "work_items": dg.MetadataValue.int(len(manifest)),
         "sequences": dg.MetadataValue.int(sum(m.n_sequences for m in manifest)),
         "tokens": dg.MetadataValue.int(sum(m.n_tokens for m in manifest)),
@@ -140,6 +147,7 @@ def vectors(
 ) -> Metadata:
     """Of one partition of `hidden_states`. Refusals are those of every stage before it."""
     return rows_written(committed, refusals) | {
+        **columns(HIDDEN_STATES),
         "sequences": dg.MetadataValue.int(throughput.sequences),
         "tokens": dg.MetadataValue.int(throughput.tokens),
         "seconds": dg.MetadataValue.float(throughput.seconds),
@@ -190,3 +198,12 @@ def scans(rows: Sequence[VectorScan]) -> Metadata:
 
 def _by_reason(refusals: Sequence[Refusal]) -> dict[str, int]:
     return dict(sorted(Counter(f"{r.stage}: {r.reason}" for r in refusals).items()))
+
+
+def _schema(spec: TableSpec) -> dg.TableSchema:
+    return dg.TableSchema(
+        [
+            dg.TableColumn(f.name, str(f.type), constraints=dg.TableColumnConstraints(nullable=f.nullable))
+            for f in spec.schema
+        ]
+    )

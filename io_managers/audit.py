@@ -1,10 +1,11 @@
 """Reads a stored partition back and says whether it adds up. No Dagster; nothing is written.
 
-Contract: memory is bounded by one row group, whatever the partition's size.
+Contract: memory is bounded by one row group and DuckDB's `MEMORY_LIMIT`, whatever the partition's size.
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from io_managers.reading import partition_files
 from io_managers.tables import HIDDEN_STATES, REFUSED_PROBES
 
 ROWS_A_BATCH = 1024
+MEMORY_LIMIT = "512MB"
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ def account(lake: Path, part: str, *, model_key: str, rows_in: int) -> Account:
     """Counts a partition's vectors and refusals."""
     stored = distinct = 0
     refused: dict[tuple[str, str], int] = {}
-    with duckdb.connect() as connection:
+    with _bounded_duckdb() as connection:
         if files := partition_files(lake, HIDDEN_STATES, part, model_key=model_key):
             [(stored, distinct)] = connection.execute(
                 "SELECT count(*), count(DISTINCT probe_id) FROM read_parquet(?, hive_partitioning=false)", [files]
@@ -101,6 +103,11 @@ def scan_vectors(lake: Path, part: str, *, model_key: str) -> VectorScan:
     )
 
 
+def _bounded_duckdb() -> duckdb.DuckDBPyConnection:
+    """A connection that spills to the temporary folder instead of growing with the partition."""
+    return duckdb.connect(config={"memory_limit": MEMORY_LIMIT, "temp_directory": tempfile.gettempdir()})
+
+
 def _is_finite(payload: bytes, dtype: str) -> bool:
     if dtype == "bfloat16":
         return bool(((np.frombuffer(payload, dtype="<u2") & 0x7F80) != 0x7F80).all())
@@ -110,7 +117,7 @@ def _is_finite(payload: bytes, dtype: str) -> bool:
 def _shared_vectors(files: list[str]) -> tuple[int, str]:
     if not files:
         return 0, ""
-    with duckdb.connect() as connection:
+    with _bounded_duckdb() as connection:
         rows = connection.execute(
             "SELECT count(*) OVER (), min(probe_id), max(probe_id) FROM read_parquet(?, hive_partitioning=false) "
             "GROUP BY payload_xxh3 HAVING count(DISTINCT token_hash) > 1 ORDER BY 2 LIMIT 1",

@@ -47,7 +47,7 @@ def extraction_requests(
     io_manager_key="delta",
     group_name="vectors",
     kinds={"onnx", "deltalake"},
-    metadata=reports.table_definition(HIDDEN_STATES) | reports.vector_lineage(),
+    metadata=reports.table_definition(HIDDEN_STATES),
 )
 def hidden_states(
     context: dg.AssetExecutionContext,

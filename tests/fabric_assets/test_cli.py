@@ -1,0 +1,116 @@
+"""The command line as a person uses it: in processes of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from io_managers.reading import read_hidden_states
+from tests.tiny import tiny_gguf
+from tests.zoo import write_engine
+
+FABRIC = Path(sys.executable).parent / "fabric"
+SMALL = ["--max-tokens", "24", "--max-batch-tokens", "64", "--max-batch-size", "12"]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FABRIC_HOME", str(tmp_path / "home"))
+    tiny_gguf(tmp_path / "tiny.gguf")
+    return tmp_path
+
+
+def fabric(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([FABRIC, *map(str, arguments)], capture_output=True, text=True, check=False)
+
+
+def extract(home: Path, probes: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    return fabric("extract", probes, "--model", home / "tiny.gguf", *SMALL, *arguments)
+
+
+def write_probes(home: Path, n: int) -> Path:
+    probes = home / "probes.jsonl"
+    probes.write_text("".join(json.dumps({"q": f"text {i}", "id": i}) + "\n" for i in range(n)))
+    return probes
+
+
+def test_extract_reads_the_named_fields_and_tells_what_it_made(home: Path) -> None:
+    run = extract(home, write_probes(home, 5), "--text-field", "q", "--id-field", "id", "--shard-rows", 3)
+    assert run.returncode == 0, run.stderr
+    assert "is proved" in run.stdout
+    assert "probes.00001: 2 vectors, 0 refused" in run.stdout
+    ids, vectors = read_hidden_states()
+    assert sorted(ids["probe_id"]) == ["0", "1", "2", "3", "4"]
+    assert vectors.shape == (5, 64)
+    assert np.isfinite(vectors).all()
+
+
+def test_export_writes_what_read_hidden_states_gives(home: Path) -> None:
+    assert extract(home, write_probes(home, 4), "--text-field", "q").returncode == 0
+    run = fabric("export", "probes.00000", "--to", home / "out.npy")
+    assert run.returncode == 0, run.stderr
+    np.testing.assert_array_equal(np.load(home / "out.npy"), read_hidden_states("probes.00000")[1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["extract", "absent.jsonl"], 2, "does not exist"),
+        (["extract", "{probes}"], 1, "fields seen"),
+        (["extract", "{probes}", "--text-field", "q", "--model", "absent.gguf"], 1, "absent.gguf"),
+        (["extract", "{probes}", "--text-field", "q", "--model", "{probes}"], 1, "path of a .gguf file"),
+        (["export", "no.00000", "--to", "x.npy"], 1, "no vectors"),
+        (["export", "no.00000", "--to", "x.doc"], 1, ".doc"),
+        (["validate", "{folder}"], 1, "config.json"),
+    ],
+)
+def test_a_wrong_call_gets_a_sentence_and_no_traceback(home: Path, arguments: list[str], code: int, says: str) -> None:
+    probes = write_probes(home, 2)
+    run = fabric(*(a.format(probes=probes, folder=home) for a in arguments))
+    assert run.returncode == code, run.stderr
+    assert says in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "verdict", "reason"),
+    [("inclusive-end", 0, "proved", "proved"), ("all-zero", 1, "refused", "all-zero")],
+)
+def test_validate_prints_the_verdict_and_the_evidence(
+    home: Path, kind: str, code: int, verdict: str, reason: str
+) -> None:
+    write_engine(kind, home / "engine")
+    run = fabric("validate", home / "engine", "--json")
+    report = json.loads(run.stdout)
+    assert (run.returncode, report["verdict"], report["reason"]) == (code, verdict, reason)
+    words = fabric("validate", home / "engine")
+    assert words.returncode == code
+    assert words.stdout.startswith(verdict)
+
+
+@pytest.mark.slow
+def test_a_kill_in_the_middle_loses_and_doubles_nothing(home: Path) -> None:
+    """Killed at several moments, then run to the end: every probe has one vector, and the sum of rows is right."""
+    n = 3000
+    probes = home / "many.jsonl"
+    probes.write_text("".join(json.dumps({"text": f"{i} and {i * 31 % 1000}"}) + "\n" for i in range(n)))
+    arguments = [FABRIC, "extract", probes, "--model", home / "tiny.gguf", *SMALL, "--shard-rows", "500"]
+    for seconds in (6.0, 8.0, 10.0):
+        child = subprocess.Popen(
+            list(map(str, arguments)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        time.sleep(seconds)
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+    run = fabric(*arguments[1:])
+    assert run.returncode == 0, run.stderr
+    ids, vectors = read_hidden_states()
+    assert len(ids) == len(vectors) == ids["probe_id"].n_unique() == n
