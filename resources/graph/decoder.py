@@ -6,6 +6,7 @@ Shapes: T packed tokens, n sequences, L the padded length, H query heads over K 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,7 +56,7 @@ def packing(w: OnnxWriter, config: DecoderConfig) -> Packing:
     queries = _offset(w, "rows/queries", queries, every, by_group)
     queries = w.op("Reshape", "rows/grouped_queries", queries, w.integers(0, groups, -1))
     return Packing(
-        last_index=w.op("Sub", "last_index", "last_token_ids", _ints32(w, 1)),
+        last_index=w.op("Sub", "last_index", "last_token_ids", _int32(w, 1)),
         cos=cos,
         sin=sin,
         query_rows=queries,
@@ -77,10 +78,9 @@ def rms_norm(w: OnnxWriter, name: str, x: str, checkpoint: Checkpoint) -> str:
     wide = _cast(w, f"{name}/wide", x, np.float32)
     square = w.op("Pow", f"{name}/square", wide, _float32(w, 2.0))
     mean = w.op("ReduceMean", f"{name}/mean", square, axes=[-1], keepdims=1)
-    root = w.op(
-        "Sqrt", f"{name}/root", w.op("Add", f"{name}/variance", mean, _float32(w, checkpoint.config.rms_norm_eps))
-    )
-    normed = _cast(w, f"{name}/normed", w.op("Div", f"{name}/divided", wide, root), w.precision)
+    variance = w.op("Add", f"{name}/variance", mean, _float32(w, checkpoint.config.rms_norm_eps))
+    divided = w.op("Div", f"{name}/divided", wide, w.op("Sqrt", f"{name}/root", variance))
+    normed = _cast(w, f"{name}/normed", divided, w.precision)
     return w.op("Mul", name, normed, w.weight(f"{name}.weight", checkpoint.tensor(f"model.{name}.weight")))
 
 
@@ -88,11 +88,11 @@ def attention(w: OnnxWriter, name: str, x: str, batch: Packing, checkpoint: Chec
     """Causal grouped-query attention of normed states: [T, H * D], before the output projection."""
     c = checkpoint.config
     heads, groups, size = c.num_attention_heads, c.num_key_value_heads, c.head_dim
-    qkv = linear(w, f"{name}.qkv_proj", x, checkpoint, [f"{name}.{p}_proj" for p in "qkv"])
-    qk, v = w.split(f"{name}.qkv", qkv, {"qk": (heads + groups) * size, "v": groups * size})
-    qk = rotary(
-        w, f"{name}.qk", w.op("Reshape", f"{name}.qk/heads", qk, w.integers(0, heads + groups, size)), batch, size
-    )
+    # One product for q and k, which are rotated together, and one for v: a product for all three would have to be cut.
+    qk = linear(w, f"{name}.qk_proj", x, checkpoint, [f"{name}.q_proj", f"{name}.k_proj"])
+    v = linear(w, f"{name}.v_proj", x, checkpoint, [f"{name}.v_proj"])
+    qk = w.op("Reshape", f"{name}.qk/heads", qk, w.integers(0, heads + groups, size))
+    qk = rotary(w, f"{name}.qk", qk, batch, size)
 
     flat = w.integers(-1, size)
     qk, v = (w.op("Reshape", f"{name}.{n}/rows", x, flat) for n, x in (("qk", qk), ("v", v)))
@@ -105,10 +105,8 @@ def attention(w: OnnxWriter, name: str, x: str, batch: Packing, checkpoint: Chec
     scores = w.op("MatMul", f"{name}/scores", q, w.op("Transpose", f"{name}.k/columns", k, perm=[0, 1, 3, 2]))
     scores = w.op("Add", f"{name}/masked", _cast(w, f"{name}/scores_wide", scores, np.float32), batch.mask)
     weights = _cast(w, f"{name}/weights", w.op("Softmax", f"{name}/softmax", scores, axis=-1), w.precision)
-    attended = w.op("MatMul", f"{name}/attended", weights, v)
-    attended = w.op(
-        "Gather", f"{name}/packed", w.op("Reshape", f"{name}/attended_rows", attended, flat), batch.attended_rows
-    )
+    attended = w.op("Reshape", f"{name}/attended_rows", w.op("MatMul", f"{name}/attended", weights, v), flat)
+    attended = w.op("Gather", f"{name}/packed", attended, batch.attended_rows)
     return w.op("Reshape", name, attended, w.integers(0, heads * size))
 
 
@@ -121,27 +119,21 @@ def rotary(w: OnnxWriter, name: str, x: str, batch: Packing, size: int) -> str:
         b = w.op("Mul", f"{name}/{part}_sin", right, batch.sin)
         return w.op(kind, f"{name}/{part}", a, b)
 
-    return w.op(
-        "Concat",
-        f"{name}/rotated",
-        turned("first", "Sub", first, second),
-        turned("second", "Add", second, first),
-        axis=-1,
-    )
+    halves = turned("first", "Sub", first, second), turned("second", "Add", second, first)
+    return w.op("Concat", f"{name}/rotated", *halves, axis=-1)
 
 
 def mlp(w: OnnxWriter, name: str, x: str, checkpoint: Checkpoint) -> str:
-    """down(silu(gate(x)) * up(x))."""
-    size = checkpoint.config.intermediate_size
-    both = linear(w, f"{name}.gate_up_proj", x, checkpoint, [f"{name}.gate_proj", f"{name}.up_proj"])
-    gate, up = w.split(name, both, {"gate": size, "up": size})
+    """down(silu(gate(x)) * up(x)). Gate and up stay two products: cutting a joint one costs more than it saves."""
+    gate = linear(w, f"{name}.gate_proj", x, checkpoint)
+    up = linear(w, f"{name}.up_proj", x, checkpoint)
     silu = w.op("Mul", f"{name}/silu", gate, w.op("Sigmoid", f"{name}/sigmoid", gate))
-    return linear(w, f"{name}.down_proj", w.op("Mul", f"{name}/gated", silu, up), checkpoint, [f"{name}.down_proj"])
+    return linear(w, f"{name}.down_proj", w.op("Mul", f"{name}/gated", silu, up), checkpoint)
 
 
-def linear(w: OnnxWriter, name: str, x: str, checkpoint: Checkpoint, parts: list[str]) -> str:
-    """x @ weight.T, the weights of `parts` side by side in one product."""
-    weight = np.concatenate([checkpoint.tensor(f"model.{part}.weight") for part in parts])
+def linear(w: OnnxWriter, name: str, x: str, checkpoint: Checkpoint, parts: Sequence[str] = ()) -> str:
+    """x @ weight.T of the projection `name`, or of the projections `parts` side by side in one product."""
+    weight = np.concatenate([checkpoint.tensor(f"model.{part}.weight") for part in parts or [name]])
     return w.op("MatMul", name, x, w.weight(f"{name}.weight", weight.T))
 
 
@@ -165,7 +157,7 @@ def _rotary_rows(w: OnnxWriter, config: DecoderConfig) -> tuple[str, str]:
 
 def _offset(w: OnnxWriter, name: str, rows: str, stride: int, offsets: np.ndarray) -> str:
     """rows * stride + offsets, int32."""
-    scaled = w.op("Mul", f"{name}/scaled", rows, _ints32(w, stride))
+    scaled = w.op("Mul", f"{name}/scaled", rows, _int32(w, stride))
     return w.op("Add", name, scaled, w.constant(f"{name}/heads", offsets.astype(np.int32)))
 
 
@@ -174,19 +166,14 @@ def _attended_rows(w: OnnxWriter, length: str, heads: int) -> str:
     sequence = w.op("Div", "rows/sequence", "packed_index", length)
     start = w.op("Mul", "rows/start", sequence, length)
     position = w.op("Sub", "rows/position", "packed_index", start)
-    first = w.op("Add", "rows/first_head", w.op("Mul", "rows/sequence_start", start, _ints32(w, heads)), position)
+    first = w.op("Add", "rows/first_head", w.op("Mul", "rows/sequence_start", start, _int32(w, heads)), position)
     head = w.op("Mul", "rows/head_start", w.constant("rows/head", np.arange(heads, dtype=np.int32)), length)
     return w.op("Add", "rows/attended", w.op("Unsqueeze", "rows/first_head_column", first, w.integers(1)), head)
 
 
 def _causal_mask(w: OnnxWriter, length: str, repeats: int) -> str:
-    positions = w.op(
-        "Range",
-        "mask/positions",
-        *(w.constant(f"mask/{i}", np.array(i, dtype=np.int32)) for i in (0,)),
-        length,
-        w.constant("mask/1", np.array(1, dtype=np.int32)),
-    )
+    """[repeats * L, L]: the square mask once for each query head of a group."""
+    positions = w.op("Range", "mask/positions", _int32(w, 0), length, _int32(w, 1))
     keys = w.op("Unsqueeze", "mask/keys", positions, w.integers(0))
     queries = w.op("Unsqueeze", "mask/queries", positions, w.integers(1))
     future = w.op("Greater", "mask/future", keys, queries)
@@ -194,7 +181,7 @@ def _causal_mask(w: OnnxWriter, length: str, repeats: int) -> str:
     return mask if repeats == 1 else w.op("Concat", "mask", *[mask] * repeats, axis=0)
 
 
-def _ints32(w: OnnxWriter, value: int) -> str:
+def _int32(w: OnnxWriter, value: int) -> str:
     return w.constant(f"int32[{value}]", np.array(value, dtype=np.int32))
 
 

@@ -59,7 +59,7 @@ def _write_layers(w: OnnxWriter, checkpoint: Checkpoint) -> None:
             # Nothing after the last attention mixes tokens, so only the wanted ones go on.
             attended = w.op("Gather", f"{layer}.self_attn/wanted", attended, batch.last_index)
             x = w.op("Gather", f"{layer}/wanted", x, batch.last_index)
-        projected = decoder.linear(w, f"{layer}.self_attn.o_proj", attended, checkpoint, [f"{layer}.self_attn.o_proj"])
+        projected = decoder.linear(w, f"{layer}.self_attn.o_proj", attended, checkpoint)
         x = w.op("Add", f"{layer}/attended", x, projected)
         normed = decoder.rms_norm(w, f"{layer}.post_attention_layernorm", x, checkpoint)
         x = w.op("Add", f"{layer}/output", x, decoder.mlp(w, f"{layer}.mlp", normed, checkpoint))
