@@ -34,7 +34,7 @@ from resources.records import BYTE_ORDER, ITEM_SIZE
 HEADER_KEY = b"fabric"
 SIDECAR = ".ids.parquet"
 
-Batches = Callable[[], Iterator[pa.RecordBatch]]
+Batches = Callable[[Sequence[str]], Iterator[pa.RecordBatch]]
 
 _COLUMNS = tuple(HIDDEN_STATES.schema.names)
 _SAFETENSORS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
@@ -71,8 +71,10 @@ def export_partition(
     model_key = default_model_key(lake) if model_key is None else model_key
     header = _header(part, lake, model_key)
 
-    def batches() -> Iterator[pa.RecordBatch]:
-        return stored_batches(lake, HIDDEN_STATES, {"part": part}, model_key=model_key, rows=ROWS_A_BATCH)
+    def batches(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        return stored_batches(
+            lake, HIDDEN_STATES, {"part": part}, model_key=model_key, columns=columns, rows=ROWS_A_BATCH
+        )
 
     path.parent.mkdir(parents=True, exist_ok=True)
     write(path, header, batches)
@@ -119,7 +121,7 @@ def _write_npy(path: Path, header: Header, batches: Batches) -> None:
     _write_ids(path, header, batches)
     with _whole(path) as file:
         np.lib.format.write_array_header_1_0(file, {"descr": kind, "fortran_order": False, "shape": header.shape})
-        for batch in batches():
+        for batch in batches(["payload"]):
             file.write(payload_matrix(batch, (header.dtype, header.shape[1])).data)
 
 
@@ -136,7 +138,7 @@ def _write_safetensors(path: Path, header: Header, batches: Batches) -> None:
     with _whole(path) as file:
         file.write(struct.pack("<Q", len(head)))
         file.write(head)
-        for batch in batches():
+        for batch in batches(["payload"]):
             file.write(payload_matrix(batch, (header.dtype, dim), as_bits=True).data)
 
 
@@ -147,8 +149,8 @@ def _write_parquet(path: Path, header: Header, batches: Batches, columns: Sequen
         _whole(path) as file,
         pq.ParquetWriter(file, schema, compression=compression, use_dictionary=False) as writer,
     ):
-        for batch in batches():
-            writer.write_batch(batch.select(columns).replace_schema_metadata(schema.metadata))
+        for batch in batches(columns):
+            writer.write_batch(batch.replace_schema_metadata(schema.metadata))
 
 
 def _write_ids(path: Path, header: Header, batches: Batches) -> None:

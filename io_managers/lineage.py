@@ -2,7 +2,7 @@
 
 Contract: `checked_batches` turns a vector stream into rows of `tables.HIDDEN_STATES`, or raises a `LineageError`. All
 but the stream is to be read from the store by the caller, never from whoever made the stream. What concerns the whole
-partition is checked before the stream is pulled; the rest chunk by chunk, so memory is one work item and one chunk.
+partition is checked before the stream is pulled; the rest as it comes, so memory is about one work item and one batch.
 Probe ids are attached by position from the stored work item; the stream has none. That the stored token ids are those
 of `token_hash` follows from the stream's own hashes, which are taken of the ids that were fed. No Dagster.
 """
@@ -10,6 +10,7 @@ of `token_hash` follows from the stream's own hashes, which are taken of the ids
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -29,8 +30,8 @@ from resources.records import (
     partition_digest,
 )
 
-BATCH_BYTES = 16 << 20
-"""Payload bytes of one batch given to the writer, at most, and at least one row."""
+BATCH_BYTES = 4 << 20
+"""Payload bytes of one batch given to the writer, about; chunks are gathered or cut to it."""
 
 _EXTRACT_AGAIN = "materialise hidden_states for this partition again; if it stays, the engine's code is at fault"
 _TOKENISE_AGAIN = "materialise tokenised_batches and work_items for this partition again, then what is after them"
@@ -113,6 +114,8 @@ def _checked(
 ) -> Iterator[pa.RecordBatch]:
     order = {item.work_item_id: n for n, item in enumerate(manifest)}
     stored, chunks = iter(work_items), iter(stream)
+    pieces: list[_Piece] = []
+    size = 0
     for item in manifest:
         rows = _stored(next(stored, None), item)
         done = 0
@@ -120,8 +123,12 @@ def _checked(
             chunk = _belonging(next(chunks, None), stream, item, done, order)
             _check_form(chunk, stream, requests[item.work_item_id])
             _check_order(chunk, item, done)
-            _check_rows(chunk, rows, done)
-            yield from _batches(chunk, rows, done)
+            for piece in _cut(chunk, rows, done):
+                pieces.append(piece)
+                size += piece.chunk.payload[piece.new].nbytes
+                if size >= BATCH_BYTES:
+                    yield _batch(pieces)
+                    pieces, size = [], 0
             done += len(chunk.row_index)
     if (left := next(stored, None)) is not None:
         raise LineageError(
@@ -137,11 +144,13 @@ def _checked(
             expected=f"the end of the stream after {len(manifest)} work items",
             advice=_EXTRACT_AGAIN,
         )
+    if pieces:
+        yield _batch(pieces)
 
 
 def _stored(rows: WorkItemRows | None, item: WorkItemManifest) -> WorkItemRows:
     """The tokenised rows, if they are those that the manifest was made of."""
-    if rows is not None and (rows.work_item_id, len(rows.probe_ids), rows.digest()) == (
+    if rows is not None and (rows.work_item_id, len(rows.probe_ids), rows.digest) == (
         item.work_item_id,
         item.n_rows,
         item.digest,
@@ -151,7 +160,7 @@ def _stored(rows: WorkItemRows | None, item: WorkItemManifest) -> WorkItemRows:
         "stored-rows",
         seen="the end of tokenised_batches"
         if rows is None
-        else f"work item {rows.work_item_id} with {len(rows.probe_ids)} rows that digest to {rows.digest().hex()}",
+        else f"work item {rows.work_item_id} with {len(rows.probe_ids)} rows that digest to {rows.digest.hex()}",
         expected=f"work item {item.work_item_id} with {item.n_rows} rows, digest {item.digest.hex()}",
         advice=_TOKENISE_AGAIN,
     )
@@ -184,35 +193,34 @@ def _check_form(chunk: HiddenStates, stream: VectorStream, request: ExtractionRe
     _same("request", chunk.request_id, request.request_id, where, advice=_ASK_AGAIN)
     _same("dtype", chunk.dtype, stream.dtype, where, advice=_EXTRACT_AGAIN)
     _same("dim", chunk.dim, stream.dim, where, advice=_EXTRACT_AGAIN)
-    n = len(chunk.row_index)
-    width = stream.dim * ITEM_SIZE[stream.dtype]
-    shapes = {
-        "row_index": (n,),
-        "n_tokens": (n,),
-        "gathered_position": (n,),
-        "gathered_token_id": (n,),
-        "token_hash": (n, HASH_BYTES),
-        "payload_xxh3": (n, HASH_BYTES),
-        "payload": (n, width),
-    }
-    for name, shape in shapes.items():
-        array: np.ndarray = getattr(chunk, name)
-        kind = np.dtype(np.int32 if len(shape) == 1 else np.uint8)
-        _same("shape", (array.dtype, array.shape), (kind, shape), f"{name} of {where}", advice=_EXTRACT_AGAIN)
+    n, width = len(chunk.row_index), stream.dim * ITEM_SIZE[stream.dtype]
+    for names, shape, kind in (
+        (("row_index", "n_tokens", "gathered_position", "gathered_token_id"), (n,), np.int32),
+        (("token_hash", "payload_xxh3"), (n, HASH_BYTES), np.uint8),
+        (("payload",), (n, width), np.uint8),
+    ):
+        for name in names:
+            array: np.ndarray = getattr(chunk, name)
+            if array.shape != shape or array.dtype != kind:
+                raise LineageError(
+                    "shape",
+                    seen=f"{name} of {where}: {array.dtype} {array.shape}",
+                    expected=f"{np.dtype(kind)} {shape}",
+                    advice=_EXTRACT_AGAIN,
+                )
 
 
 def _check_order(chunk: HiddenStates, item: WorkItemManifest, done: int) -> None:
     """Rows must go on where the last chunk ended, one by one."""
-    index = chunk.row_index
-    wrong = np.flatnonzero((index != np.arange(done, done + len(index))) | (index >= item.n_rows))
-    if len(index) and not len(wrong):
+    index, n = chunk.row_index, len(chunk.row_index)
+    should = np.arange(done, done + n)
+    if n and done + n <= item.n_rows and np.array_equal(index, should):
         return
-    at = int(wrong[0]) if len(wrong) else 0
-    expected = done + at
-    if not len(index):
-        clause, seen = "missing-row", "no rows"
+    if not n:
+        clause, seen, expected = "missing-row", "no rows", done
     else:
-        row, seen = int(index[at]), f"row {index[at]}"
+        at = int(np.flatnonzero((index != should) | (index >= item.n_rows))[0])
+        row, expected, seen = int(index[at]), done + at, f"row {index[at]}"
         if not 0 <= row < item.n_rows:
             clause = "unknown-row"
         elif row < expected:
@@ -227,54 +235,69 @@ def _check_order(chunk: HiddenStates, item: WorkItemManifest, done: int) -> None
     )
 
 
-def _check_rows(chunk: HiddenStates, rows: WorkItemRows, done: int) -> None:
-    """Each row against the stored one at its place."""
-    of = slice(done, done + len(chunk.row_index))
-    digests = b"".join(map(xxhash.xxh3_128_digest, chunk.payload))
-    clauses = (
-        ("token-hash", chunk.token_hash, rows.token_hash[of]),
-        ("n-tokens", chunk.n_tokens, rows.n_tokens[of]),
-        ("gathered-position", chunk.gathered_position, rows.n_tokens[of] - 1),
-        ("gathered-token", chunk.gathered_token_id, rows.last_token_ids[of]),
-        ("payload-hash", np.frombuffer(digests, dtype=np.uint8).reshape(-1, HASH_BYTES), chunk.payload_xxh3),
-    )
-    for clause, seen, expected in clauses:
-        if np.array_equal(seen, expected):
-            continue
-        at = int(np.flatnonzero((seen != expected).reshape(len(seen), -1).any(axis=1))[0])
-        raise LineageError(
-            clause,
-            seen=f"{_shown(seen[at])} at row {done + at} of work item {rows.work_item_id}, "
-            f"probe {rows.probe_ids[done + at].as_py()!r}",
-            expected=_shown(expected[at]),
-            advice=_EXTRACT_AGAIN,
-        )
+@dataclass(frozen=True)
+class _Piece:
+    """Rows of a chunk, and the stored rows at their places."""
+
+    chunk: HiddenStates
+    new: slice
+    rows: WorkItemRows
+    of: slice
 
 
-def _batches(chunk: HiddenStates, rows: WorkItemRows, done: int) -> Iterator[pa.RecordBatch]:
-    """The chunk's rows, with what the stored work item says of them."""
+def _cut(chunk: HiddenStates, rows: WorkItemRows, done: int) -> Iterator[_Piece]:
+    """The chunk in pieces of about `BATCH_BYTES`, so that a batch stays far below what arrow offsets can address."""
     step = max(1, BATCH_BYTES // chunk.payload.shape[1])
     for start in range(0, len(chunk.row_index), step):
-        new = slice(start, start + step)
-        n = len(chunk.row_index[new])
-        columns = {
-            "part": pa.repeat(chunk.part, n),
-            "work_item_id": pa.repeat(chunk.work_item_id, n),
-            "row_index": pa.array(chunk.row_index[new]),
-            "probe_id": rows.probe_ids[done + start : done + start + n],
-            "request_id": pa.repeat(chunk.request_id, n),
-            "n_tokens": pa.array(chunk.n_tokens[new]),
-            "gathered_position": pa.array(chunk.gathered_position[new]),
-            "gathered_token_id": pa.array(chunk.gathered_token_id[new]),
-            "truncated": pa.array(rows.truncated[done + start : done + start + n]),
-            "token_hash": fixed_binary(chunk.token_hash[new]),
-            "engine_id": pa.repeat(chunk.engine_id, n),
-            "dtype": pa.repeat(chunk.dtype, n),
-            "dim": pa.array(np.full(n, chunk.dim, dtype=np.int32)),
-            "payload_xxh3": fixed_binary(chunk.payload_xxh3[new]),
-            "payload": fixed_binary(chunk.payload[new]),
-        }
-        yield pa.RecordBatch.from_arrays([columns[f.name] for f in HIDDEN_STATES.schema], schema=HIDDEN_STATES.schema)
+        stop = min(start + step, len(chunk.row_index))
+        yield _Piece(chunk, slice(start, stop), rows, slice(done + start, done + stop))
+
+
+def _batch(pieces: Sequence[_Piece]) -> pa.RecordBatch:
+    """The pieces' rows, each checked against the stored one at its place, with what the store says of it."""
+
+    def new(name: str) -> np.ndarray:
+        arrays = [getattr(piece.chunk, name)[piece.new] for piece in pieces]
+        return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+    def stored(name: str) -> np.ndarray:
+        return np.concatenate([getattr(piece.rows, name)[piece.of] for piece in pieces])
+
+    def repeated(name: str) -> pa.Array:
+        values = pa.array([getattr(piece.chunk, name) for piece in pieces])
+        return values.take(pa.array(np.repeat(np.arange(len(pieces)), [p.of.stop - p.of.start for p in pieces])))
+
+    probe_ids = pa.concat_arrays([piece.rows.probe_ids[piece.of] for piece in pieces])
+    payload, payload_xxh3, n_tokens = new("payload"), new("payload_xxh3"), new("n_tokens")
+    digests = b"".join(map(xxhash.xxh3_128_digest, payload))
+    for clause, seen, expected in (
+        ("token-hash", new("token_hash"), stored("token_hash")),
+        ("n-tokens", n_tokens, stored("n_tokens")),
+        ("gathered-position", new("gathered_position"), n_tokens - 1),
+        ("gathered-token", new("gathered_token_id"), stored("last_token_ids")),
+        ("payload-hash", np.frombuffer(digests, dtype=np.uint8).reshape(-1, HASH_BYTES), payload_xxh3),
+    ):
+        if not np.array_equal(seen, expected):
+            at = int(np.flatnonzero((seen != expected).reshape(len(seen), -1).any(axis=1))[0])
+            raise LineageError(
+                clause,
+                seen=f"{_shown(seen[at])} at row {new('row_index')[at]} of work item {repeated('work_item_id')[at]}, "
+                f"probe {probe_ids[at].as_py()!r}",
+                expected=_shown(expected[at]),
+                advice=_EXTRACT_AGAIN,
+            )
+    columns = {name: repeated(name) for name in ("part", "work_item_id", "request_id", "engine_id", "dtype")}
+    columns |= {name: pa.array(new(name)) for name in ("row_index", "gathered_position", "gathered_token_id")}
+    columns |= {
+        "probe_id": probe_ids,
+        "n_tokens": pa.array(n_tokens),
+        "truncated": pa.array(stored("truncated")),
+        "token_hash": fixed_binary(new("token_hash")),
+        "dim": pa.array(np.full(len(payload), pieces[0].chunk.dim, dtype=np.int32)),
+        "payload_xxh3": fixed_binary(payload_xxh3),
+        "payload": fixed_binary(payload),
+    }
+    return pa.RecordBatch.from_arrays([columns[f.name] for f in HIDDEN_STATES.schema], schema=HIDDEN_STATES.schema)
 
 
 def _same(clause: str, seen: object, expected: object, where: str, *, advice: str) -> None:
