@@ -6,6 +6,7 @@ Contract: a metadata key of the architecture that is not read here is an error, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -161,8 +162,12 @@ _HEAD = "output.weight"
 
 def _check_sizes(file: GgufFile, config: DecoderConfig) -> None:
     for name, value in vars(config).items():
-        if not isinstance(value, str) and not value > 0:
+        if not isinstance(value, str) and not 0 < value < math.inf:
             raise CheckpointError(f"{name} of {file.path} is {value}; expected a positive number")
+    if config.num_hidden_layers > len(file.shapes):
+        raise CheckpointError(
+            f"{file.path} says that it has {config.num_hidden_layers} layers and holds {len(file.shapes)} tensors"
+        )
     if config.num_attention_heads % config.num_key_value_heads:
         raise CheckpointError(
             f"{file.path} has {config.num_attention_heads} heads over {config.num_key_value_heads} key-value heads; "

@@ -131,9 +131,7 @@ def load_tokenizer(directory: Path) -> Tokenizer:
     except OSError as error:
         raise CheckpointError(f"{directory} has no saved tokenizer: {error}; build the engine again") from error
     except (ValueError, LookupError, TypeError) as error:
-        raise CheckpointError(
-            f"the tokenizer in {directory} cannot be read: {error!r}; build the engine again"
-        ) from error
+        raise CheckpointError(f"the tokenizer in {directory} is damaged: {error!r}; build the engine again") from error
     if tokenizer.tokenizer_id != expected:
         raise CheckpointError(
             f"the tokenizer in {directory} has the id {tokenizer.tokenizer_id}; it was saved as {expected}; its files "
@@ -144,7 +142,7 @@ def load_tokenizer(directory: Path) -> Tokenizer:
 
 _PRE_TOKENIZERS: dict[str, Callable[[], Any]] = {
     # llama.cpp's `smollm`: every digit by itself, then GPT-2's split. transformers 5.24 leaves the digits out when it
-    # loads a GGUF file, and so splits "a  1" otherwise than the model's own tokenizer.json does.
+    # loads a GGUF file, and so cuts "a  1" otherwise.
     "smollm": lambda: pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     ),

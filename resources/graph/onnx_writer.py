@@ -14,6 +14,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from resources.errors import CheckpointError
+
 ALIGNMENT = 4096
 """Offsets in the data file are multiples of it, so that a runtime can map a weight instead of copying it."""
 
@@ -50,8 +52,11 @@ class OnnxWriter:
         return names
 
     def weight(self, name: str, array: np.ndarray) -> str:
-        """A weight in the graph's precision, written to the data file now."""
-        array = np.ascontiguousarray(array, dtype=self.precision)
+        """A weight in the graph's precision, written to the data file now; one that overflows it is an error."""
+        with np.errstate(over="ignore"):
+            array = np.ascontiguousarray(array, dtype=self.precision)
+        if not np.isfinite(array).all():
+            raise CheckpointError(f"{name} is not finite in {self.precision}; use float32, or a sound checkpoint")
         self._data.write(b"\0" * (-self._data.tell() % ALIGNMENT))
         tensor = TensorProto(name=name, data_type=_element_type(array), dims=array.shape)
         tensor.data_location = TensorProto.EXTERNAL

@@ -8,12 +8,13 @@ Output: `hidden_states` [num_sequences, hidden], after the final norm, in the pr
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from onnx import TensorProto, helper
 
 from resources.checkpoint import Checkpoint
+from resources.errors import ConfigurationError
 from resources.graph import decoder
 from resources.graph.onnx_writer import OnnxWriter
 
@@ -33,11 +34,13 @@ INPUTS = {
 
 OUTPUT = "hidden_states"
 
+Precision = Literal["float32", "float16"]
 
-def write_packed_graph(
-    checkpoint: Checkpoint, path: Path, *, precision: Literal["float32", "float16"] = "float32"
-) -> None:
+
+def write_packed_graph(checkpoint: Checkpoint, path: Path, *, precision: Precision = "float32") -> None:
     """Writes the graph to `path` and its weights to `<path>.data`; memory stays near one layer's weights."""
+    if precision not in get_args(Precision):
+        raise ConfigurationError(f"precision is {precision!r}; expected one of {list(get_args(Precision))}")
     dtype = np.dtype(precision)
     with OnnxWriter(path, precision=dtype) as w:
         _write_layers(w, checkpoint)
