@@ -7,9 +7,11 @@ which they were stored. Large reads stream. No Dagster.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -67,7 +69,8 @@ class StoredPartitions:
 
     def manifest(self, part: str) -> list[WorkItemManifest]:
         """The work items in order."""
-        return [WorkItemManifest(**row) for row in stored_records(self.lake, WORK_ITEMS, {"part": part})]
+        rows = stored_records(self.lake, WORK_ITEMS, {"part": part})
+        return [WorkItemManifest(**_sharing(row, "part", "tokenizer_id")) for row in rows]
 
     def work_item_rows(self, part: str) -> Iterator[WorkItemRows]:
         """The work items in order, as columns. Raises `StoreError` for rows out of order."""
@@ -159,3 +162,8 @@ def connect(lake: Path | str | None = None, model_key: str | None = None) -> duc
             f"FROM read_parquet([{paths}], hive_partitioning = true, hive_types = {{{types}}})"
         )
     return connection
+
+
+def _sharing(row: dict[str, Any], *columns: str) -> dict[str, Any]:
+    """The row with one copy of each text that many rows share: a large partition has many thousand work items."""
+    return row | {column: sys.intern(row[column]) for column in columns}
