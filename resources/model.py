@@ -31,17 +31,16 @@ class Model(dg.ConfigurableResource):
     parse_special: bool = Field(
         default=True, description="Read special tokens written in a text as such (as transformers does)."
     )
-    max_input_len: int = Field(default=1024, ge=1, description="Most tokens of one sequence.")
+    max_input_len: int = Field(
+        default=1024, ge=1, description="Most tokens of one sequence; never more than the checkpoint has positions for."
+    )
     max_num_tokens: int = Field(default=2048, ge=8, description="Most tokens of one packed batch.")
     max_batch_size: int = Field(default=64, ge=4, description="Most sequences of one packed batch.")
 
     @property
     def limits(self) -> Limits:
-        return Limits(
-            max_batch_size=self.max_batch_size,
-            max_num_tokens=self.max_num_tokens,
-            max_input_len=self.max_input_len,
-        )
+        longest = min(self.max_input_len, self.open_checkpoint().config.max_position_embeddings)
+        return Limits(max_batch_size=self.max_batch_size, max_num_tokens=self.max_num_tokens, max_input_len=longest)
 
     def open_checkpoint(self) -> Checkpoint:
         return _checkpoint(self.checkpoint)
@@ -52,7 +51,7 @@ class Model(dg.ConfigurableResource):
             add_eos=self.add_eos,
             parse_special=self.parse_special,
             over_long=self.over_long,
-            max_tokens=self.max_input_len,
+            max_tokens=self.limits.max_input_len,
         )
         return _tokenizer(self.checkpoint, policy)
 
