@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal, cast
 
 from resources.checkpoint import Checkpoint
 from resources.checkpoint.tokenizer import Tokenizer
@@ -22,6 +23,8 @@ from resources.records import TAP, EngineRecord, Limits, model_key
 
 FOLDER_CHARACTERS = 16
 """An engine's folder is named by this many leading characters of its id."""
+
+GRAPH_FILE = "model.onnx"
 
 
 def build_engine(
@@ -44,12 +47,12 @@ def build_engine(
     engines_folder.mkdir(parents=True, exist_ok=True)
     building = Path(tempfile.mkdtemp(prefix=".building-", dir=engines_folder))
     try:
-        versions = _BUILDERS[backend](checkpoint, building, precision)
+        plan, versions = _BUILDERS[backend](checkpoint, building, precision)
         tokenizer.save(building)
         write_engine_config(
             building,
             backend=backend,
-            plan=GRAPH_FILE,
+            plan=plan,
             pretrained=_pretrained(checkpoint, precision),
             limits=limits,
             provenance={
@@ -71,18 +74,17 @@ def build_engine(
         shutil.rmtree(building, ignore_errors=True)
 
 
-GRAPH_FILE = "model.onnx"
-
-
-def _build_for_onnxruntime(checkpoint: Checkpoint, directory: Path, precision: str) -> dict[str, str]:
-    """Writes the plan into `directory`; gives the versions of what wrote it."""
+def _build_for_onnxruntime(checkpoint: Checkpoint, directory: Path, precision: str) -> tuple[str, dict[str, str]]:
+    """Writes the plan into `directory`; gives its file name and the versions of what wrote it."""
     if precision not in ("float32", "float16"):
         raise EngineError(f"precision is {precision!r}; ONNX Runtime on the CPU runs float32 and float16")
-    write_packed_graph(checkpoint, directory / GRAPH_FILE, precision=precision)  # type: ignore[arg-type]
-    return {name: importlib.metadata.version(name) for name in ("onnx", "onnxruntime")}
+    write_packed_graph(checkpoint, directory / GRAPH_FILE, precision=cast(Literal["float32", "float16"], precision))
+    return GRAPH_FILE, {name: importlib.metadata.version(name) for name in ("onnx", "onnxruntime")}
 
 
-_BUILDERS: dict[str, Callable[[Checkpoint, Path, str], dict[str, str]]] = {"onnxruntime": _build_for_onnxruntime}
+_BUILDERS: dict[str, Callable[[Checkpoint, Path, str], tuple[str, dict[str, str]]]] = {
+    "onnxruntime": _build_for_onnxruntime
+}
 
 
 def _pretrained(checkpoint: Checkpoint, precision: str) -> dict[str, object]:

@@ -155,7 +155,9 @@ class ValidationReport:
     verdict: str
     """"proved" or "refused"."""
     reason: str
-    """A short, stable code; "proved" when proved."""
+    """A short, stable code: "proved"; found before running "key-value-cache", "changed-files", "limits-too-small",
+    "unknown-tensor", "unfit-tensor"; found by running "failed-to-run", "non-finite", "noisy", "all-zero", "ambiguous",
+    "not-consistent", "ignores-input", "unprovable", "inconclusive", "wrong-dependence", "depends-on-placement"."""
     sentence: str
     """The same for a person: what was seen, what was expected, what to do."""
     convention: str | None

@@ -1,5 +1,3 @@
-import os
-
 import numpy as np
 import pytest
 
@@ -12,8 +10,6 @@ from tests import zoo
 
 RIGHT = [name for name, kind in zoo.KINDS.items() if "proved" in kind.reasons]
 WRONG = [name for name in zoo.KINDS if name not in RIGHT]
-MORE = int(os.environ.get("FABRIC_ZOO_SEEDS", "1"))
-"""Multiplies the seeds; the soak run sets it."""
 
 
 def report_of(kind: str, directory, seed: int, precision: str) -> ValidationReport:
@@ -25,20 +21,26 @@ def report_of(kind: str, directory, seed: int, precision: str) -> ValidationRepo
         return refusal.report
 
 
+def seeds(few: int, many: int) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("seeds", [few, pytest.param(many, marks=pytest.mark.soak)], ids=["few", "many"])
+
+
+@seeds(20, 400)
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 @pytest.mark.parametrize("kind", RIGHT)
-def test_no_right_engine_is_refused(tmp_path, kind, precision):
+def test_no_right_engine_is_refused(tmp_path, kind, precision, seeds):
     expected = zoo.KINDS[kind]
-    for seed in range(20 * MORE):
+    for seed in range(seeds):
         report = report_of(kind, tmp_path / str(seed), seed, precision)
         assert report.verdict == "proved", (seed, report.reason, report.sentence)
         assert (report.convention, report.decided_by) == (expected.convention.value, expected.decided_by), seed
 
 
+@seeds(4, 100)
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 @pytest.mark.parametrize("kind", WRONG)
-def test_no_wrong_engine_is_accepted(tmp_path, kind, precision):
-    for seed in range(4 * MORE):
+def test_no_wrong_engine_is_accepted(tmp_path, kind, precision, seeds):
+    for seed in range(seeds):
         report = report_of(kind, tmp_path / str(seed), seed, precision)
         assert (report.verdict, report.convention) == ("refused", None), seed
         assert report.reason in zoo.KINDS[kind].reasons, (seed, report.sentence)
