@@ -6,76 +6,85 @@ Contract: the result is a Parquet file with one row for each row of the set whos
 
 from __future__ import annotations
 
-import shutil
-import tempfile
+import os
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
-import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-_SPOOL = pa.schema(
-    [("ordinal", pa.int64()), ("source", pa.int32()), ("source_row", pa.int64()), ("probe_id", pa.string())]
+from resources.external_sort import ExternalSort
+
+_IDS = pa.schema(
+    [("probe_id", pa.string()), ("ordinal", pa.int64()), ("source", pa.int32()), ("source_row", pa.int64())]
 )
-_SPOOL_ROWS = 65_536
-_MEMORY_LIMIT = "256MB"
-
-_COPY_LATER_ROWS = """
-    COPY (
-        WITH repeated AS (
-            SELECT probe_id, min(ordinal) AS first_ordinal,
-                   arg_min(source, ordinal) AS first_source, arg_min(source_row, ordinal) AS first_row
-            FROM read_parquet($ids) GROUP BY probe_id HAVING count(*) > 1
-        )
-        SELECT ordinal, first_source, first_row
-        FROM read_parquet($ids) JOIN repeated USING (probe_id)
-        WHERE ordinal > first_ordinal ORDER BY ordinal
-    ) TO $found (FORMAT parquet)
-"""
+_DUPLICATES = pa.schema([("ordinal", pa.int64()), ("first_source", pa.int32()), ("first_row", pa.int64())])
+_ROWS_AT_ONCE = 16_384
 
 
-class IdSpool:
-    """The ids of a probe set on disk, in a folder of its own that leaving the context removes."""
+class Ids:
+    """The ids of a probe set, sorted on disk; leaving the context removes them."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix=".ids-", dir=folder))
-        self._ids = self._folder / "ids.parquet"
-        self._writer = pq.ParquetWriter(self._ids, _SPOOL)
-        self._rows: list[tuple[int, int, int, str]] = []
+        self._folder = folder
+        self._sort = ExternalSort(_IDS, ("probe_id", "ordinal"), folder)
+        self._rows: list[tuple[str, int, int, int]] = []
 
-    def __enter__(self) -> IdSpool:
+    def __enter__(self) -> Ids:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._writer.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+    def __exit__(self, *exception: object) -> None:
+        self._sort.__exit__(*exception)
 
-    def add(self, ordinal: int, source: int, source_row: int, probe_id: str) -> None:
+    def add(self, probe_id: str, ordinal: int, source: int, source_row: int) -> None:
         """Notes the id of one row of the set."""
-        self._rows.append((ordinal, source, source_row, probe_id))
-        if len(self._rows) == _SPOOL_ROWS:
+        self._rows.append((probe_id, ordinal, source, source_row))
+        if len(self._rows) == _ROWS_AT_ONCE:
             self._flush()
 
     def write_duplicates(self, target: Path) -> bool:
-        """Writes the duplicates to `target`; False, and no file, when there are none. Ends the spool."""
+        """Writes the duplicates to `target`; False, and no file, when there are none."""
         if self._rows:
             self._flush()
-        self._writer.close()
-        found = self._folder / "duplicates.parquet"
-        with duckdb.connect() as database:
-            database.execute(f"SET memory_limit = '{_MEMORY_LIMIT}'")
-            database.execute("SET temp_directory = $1", [str(self._folder / "spill")])
-            database.execute(_COPY_LATER_ROWS, {"ids": str(self._ids), "found": str(found)})
-        rows = pq.read_metadata(found).num_rows
-        if rows:
-            found.replace(target)
-        return rows > 0
+        with ExternalSort(_DUPLICATES, ("ordinal",), self._folder) as found:
+            for batch in _later_rows(self._sort.merged()):
+                found.add(batch)
+            ordered = found.merged()
+            first = next(ordered, None)
+            if first is None:
+                return False
+            partial = target.with_name(f".{target.name}.{os.getpid()}")
+            with pq.ParquetWriter(partial, _DUPLICATES) as writer:
+                for batch in chain([first], ordered):
+                    writer.write_batch(batch)
+            os.replace(partial, target)
+        return True
 
     def _flush(self) -> None:
-        columns = zip(*self._rows, strict=True)
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, _SPOOL, strict=True)]
-        self._writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=_SPOOL))
+        self._sort.add(_batch(self._rows, _IDS))
         self._rows.clear()
+
+
+def _later_rows(ids: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Of ids in order, the rows whose id the row before has too, each with the place of the first one."""
+    current, first = None, (0, 0)
+    for batch in ids:
+        later = []
+        columns = (column.to_pylist() for column in batch.columns)
+        for probe_id, ordinal, source, source_row in zip(*columns, strict=True):
+            if probe_id == current:
+                later.append((ordinal, *first))
+            else:
+                current, first = probe_id, (source, source_row)
+        if later:
+            yield _batch(later, _DUPLICATES)
+
+
+def _batch(rows: Sequence[tuple], schema: pa.Schema) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def duplicates_between(path: Path, first_ordinal: int, n_rows: int) -> dict[int, tuple[int, int]]:

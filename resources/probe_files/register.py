@@ -17,7 +17,7 @@ from pathlib import Path
 import xxhash
 
 from resources.errors import ConfigurationError, ProbeFileError
-from resources.probe_files.duplicates import IdSpool
+from resources.probe_files.duplicates import Ids
 from resources.probe_files.probe_set import (
     FileFormat,
     ProbeFormat,
@@ -77,13 +77,13 @@ def register(
     cutter, read = _Cutter(name, shard_rows), 0
     sources: list[Source] = []
     with ExitStack() as stack:
-        ids = stack.enter_context(IdSpool(folder)) if format.id_field else None
+        ids = stack.enter_context(Ids(folder)) if format.id_field else None
         for index, (file, relative) in enumerate(files):
             source = _unread_source(file, relative, format)
             for row in _checked_rows(file, source, format):
                 probe_id = row_id(row, source, format)
                 if ids and isinstance(probe_id, str):
-                    ids.add(cutter.n_rows, index, row.number, probe_id)
+                    ids.add(probe_id, cutter.n_rows, index, row.number)
                 if progress and cutter.n_rows % _PROGRESS_ROWS == 0:
                     progress(read + row.offset, total)
                 cutter.add(index, row)

@@ -6,7 +6,7 @@ that would pass that, unless that sequence fills the block by itself. No work it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,40 +16,36 @@ import pyarrow.parquet as pq
 from resources.errors import FabricError
 from resources.packing import plan
 from resources.records import Limits, WorkItemManifest, work_item_digest
-from resources.work_items.rows import ROWS, hash_matrix, id_lists
+from resources.work_items.rows import ROWS, TOKENISED, hash_matrix, id_lists
 
 MAX_BLOCK_ROWS = 65_536
 MAX_BLOCK_TOKENS = 4 << 20
 
-_ROWS_AT_ONCE = 2048
 
-
-def cut_work_items(part: str, source: Path, target: Path, tokenizer_id: str, limits: Limits) -> list[WorkItemManifest]:
+def cut_work_items(
+    part: str, ordered: Iterable[pa.RecordBatch], target: Path, tokenizer_id: str, limits: Limits
+) -> list[WorkItemManifest]:
     """Writes the sorted rows with their places; gives back the manifest."""
     manifest: list[WorkItemManifest] = []
     with pq.ParquetWriter(target, ROWS, compression="lz4", use_dictionary=["part", "work_item_id"]) as writer:
-        for block in _blocks(source):
+        for block in _blocks(ordered):
             rows = _placed(part, block, len(manifest), limits)
             writer.write_batch(rows)
             manifest += _manifest(part, rows, tokenizer_id)
-    source.unlink()
     return manifest
 
 
-def _blocks(source: Path) -> Iterator[pa.RecordBatch]:
+def _blocks(ordered: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The sorted rows in blocks that no sequence crosses, if it fits into one."""
-    with pq.ParquetFile(source) as file:
-        if file.num_row_groups == 0:  # pyarrow 18 can't iterate over none
-            return
-        held = file.schema_arrow.empty_table()
-        for batch in file.iter_batches(_ROWS_AT_ONCE):
-            held = pa.concat_tables([held, pa.Table.from_batches([batch])])
-            while (most := _rows_within(held)) < held.num_rows:
-                end = _sequence_start(held, most) or most
-                yield held.slice(0, end).combine_chunks().to_batches()[0]
-                held = held.slice(end)
-        if held.num_rows:
-            yield held.combine_chunks().to_batches()[0]
+    held = TOKENISED.empty_table()
+    for batch in ordered:
+        held = pa.concat_tables([held, pa.Table.from_batches([batch])])
+        while (most := _rows_within(held)) < held.num_rows:
+            end = _sequence_start(held, most) or most
+            yield held.slice(0, end).combine_chunks().to_batches()[0]
+            held = held.slice(end)
+    if held.num_rows:
+        yield held.combine_chunks().to_batches()[0]
 
 
 def _rows_within(rows: pa.Table) -> int:

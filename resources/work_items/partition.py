@@ -1,4 +1,4 @@
-"""One partition from probes to work items: spool, sort, cut."""
+"""One partition from probes to work items: tokenise, sort, cut."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from resources.external_sort import ExternalSort
 from resources.records import Limits, Refusal, WorkItemManifest, partition_digest
 from resources.work_items.cut import cut_work_items
-from resources.work_items.sort import sort_spool
-from resources.work_items.spool import Encoder, spool_tokens
+from resources.work_items.rows import TOKENISED
+from resources.work_items.tokenise import Encoder, add_tokens
+
+ROWS_FILE = "rows.parquet"
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class TokenisedPartition:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows in order, in batches of at most one block, with the schema `ROWS`; can be iterated again."""
-        with pq.ParquetFile(self.scratch / "rows.parquet") as file:
+        with pq.ParquetFile(self.scratch / ROWS_FILE) as file:
             for group in range(file.num_row_groups):
                 yield from file.read_row_group(group).combine_chunks().to_batches()
 
@@ -68,11 +71,9 @@ def tokenise_partition(
     scratch.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="tokenise-", dir=scratch))
     try:
-        refusals = spool_tokens(part, probes, tokenizer, limits, vocab_size, folder / "spool.parquet")
-        sort_spool(folder / "spool.parquet", folder / "sorted.parquet", folder / "spill")
-        manifest = cut_work_items(
-            part, folder / "sorted.parquet", folder / "rows.parquet", tokenizer.tokenizer_id, limits
-        )
+        with ExternalSort(TOKENISED, ("n_tokens", "token_hash", "probe_id"), folder) as rows:
+            refusals = add_tokens(part, probes, tokenizer, limits, vocab_size, rows)
+            manifest = cut_work_items(part, rows.merged(), folder / ROWS_FILE, tokenizer.tokenizer_id, limits)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise

@@ -27,7 +27,7 @@ ROWS = pa.schema(
 )
 """The schema of a tokenised row, which is the `tokenised_batches` table's."""
 
-SPOOLED = pa.schema([ROWS.field(name) for name in ("n_tokens", "token_hash", "probe_id", "truncated", "token_ids")])
+TOKENISED = pa.schema([ROWS.field(name) for name in ("n_tokens", "token_hash", "probe_id", "truncated", "token_ids")])
 """A tokenised row before it has a place in a work item."""
 
 

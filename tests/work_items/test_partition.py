@@ -185,7 +185,7 @@ def test_a_partition_may_be_empty(tokenizer, tmp_path, batches):
 
 
 def test_long_texts_are_tokenised_a_few_at_a_time(tokenizer, tmp_path, monkeypatch):
-    monkeypatch.setattr("resources.work_items.spool._BYTES_AT_ONCE", 20)
+    monkeypatch.setattr("resources.work_items.tokenise._BYTES_AT_ONCE", 20)
     texts = {f"p{i}": "ab" * (i % 16) + "c" for i in range(40)}
     with tokenise(probes(texts), tokenizer, tmp_path) as partition:
         assert {row["probe_id"] for row in rows_of(partition)} == texts.keys()

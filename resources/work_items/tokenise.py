@@ -1,4 +1,4 @@
-"""Probes -> their tokens on disk, and the refusals of those that have no place in the work.
+"""Probes -> their tokens, and the refusals of those that have no place in the work.
 
 Contract: works through a bounded number of rows and bytes at a time, whatever batches come.
 """
@@ -6,16 +6,15 @@ Contract: works through a bounded number of rows and bytes at a time, whatever b
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
+from resources.external_sort import ExternalSort
 from resources.records import Limits, Refusal, token_hash
-from resources.work_items.rows import SPOOLED, id_lists
+from resources.work_items.rows import TOKENISED, id_lists
 
 STAGE = "tokenised_batches"
 
@@ -50,32 +49,36 @@ class _Fitted(NamedTuple):
     truncated: bool
 
 
-def spool_tokens(
-    part: str, probes: Iterable[pa.RecordBatch], tokenizer: Encoder, limits: Limits, vocab_size: int, target: Path
+def add_tokens(
+    part: str,
+    probes: Iterable[pa.RecordBatch],
+    tokenizer: Encoder,
+    limits: Limits,
+    vocab_size: int,
+    target: ExternalSort,
 ) -> list[Refusal]:
-    """Writes the tokens of each probe that has a place in the work; gives back the refusals of the others."""
+    """Adds the tokens of each probe that has a place in the work to `target`; gives back the others' refusals."""
     refusals: list[Refusal] = []
     longest = min(limits.max_input_len, limits.max_num_tokens)
-    with pq.ParquetWriter(target, SPOOLED, compression="lz4", use_dictionary=False) as writer:
-        for batch in probes:
-            for piece in _pieces(batch):
-                names, kept = [], []
-                rows = zip(
-                    piece.column("probe_id").to_pylist(),
-                    _token_ids(piece, tokenizer),
-                    piece.column("source_uri").to_pylist(),
-                    piece.column("source_row").to_pylist(),
-                    strict=True,
-                )
-                for probe_id, ids, uri, row in rows:
-                    fitted = _fitted(ids, tokenizer, longest, vocab_size)
-                    if isinstance(fitted, _Fault):
-                        refusals.append(Refusal(part, STAGE, probe_id, fitted.reason, fitted.detail, uri, row))
-                    else:
-                        names.append(probe_id)
-                        kept.append(fitted)
-                if names:
-                    writer.write_batch(_spool_batch(names, kept))
+    for batch in probes:
+        for piece in _pieces(batch):
+            names, kept = [], []
+            rows = zip(
+                piece.column("probe_id").to_pylist(),
+                _token_ids(piece, tokenizer),
+                piece.column("source_uri").to_pylist(),
+                piece.column("source_row").to_pylist(),
+                strict=True,
+            )
+            for probe_id, ids, uri, row in rows:
+                fitted = _fitted(ids, tokenizer, longest, vocab_size)
+                if isinstance(fitted, _Fault):
+                    refusals.append(Refusal(part, STAGE, probe_id, fitted.reason, fitted.detail, uri, row))
+                else:
+                    names.append(probe_id)
+                    kept.append(fitted)
+            if names:
+                target.add(_batch(names, kept))
     return refusals
 
 
@@ -114,7 +117,7 @@ def _fitted(ids: np.ndarray, tokenizer: Encoder, longest: int, vocab_size: int) 
     return _Fitted(fitted, truncated)
 
 
-def _spool_batch(names: list[str], rows: list[_Fitted]) -> pa.RecordBatch:
+def _batch(names: list[str], rows: list[_Fitted]) -> pa.RecordBatch:
     lengths = np.array([len(row.ids) for row in rows], dtype=np.int32)
     columns = {
         "n_tokens": pa.array(lengths),
@@ -123,4 +126,4 @@ def _spool_batch(names: list[str], rows: list[_Fitted]) -> pa.RecordBatch:
         "truncated": pa.array([row.truncated for row in rows]),
         "token_ids": id_lists(pa.array(np.concatenate([row.ids for row in rows]), pa.int32()), lengths),
     }
-    return pa.RecordBatch.from_arrays([columns[name] for name in SPOOLED.names], schema=SPOOLED)
+    return pa.RecordBatch.from_arrays([columns[name] for name in TOKENISED.names], schema=TOKENISED)
