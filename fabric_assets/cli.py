@@ -25,6 +25,7 @@ from resources.errors import EngineRefused, FabricError
 from resources.model import Model
 from resources.probe_files import ProbeFormat, ProbeSet, register
 
+PROGRESS_SECONDS = 5.0
 CONSOLE_QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 
@@ -198,6 +199,7 @@ def _register(
         ),
         shard_rows=shard_rows,
         folder=layout.probes_path(),
+        progress=_reading_progress(probes),
     )
     instance.add_dynamic_partitions("probe_shards", [shard.part for shard in probe_set.shards])
     return probe_set
@@ -268,6 +270,19 @@ def _for_job(definitions: dg.Definitions, job: str, run_config: dict[str, Any]) 
     """Only the resources that the job has: Dagster refuses configuration of any other."""
     known = definitions.resolve_job_def(job).resource_defs
     return run_config | {"resources": {k: v for k, v in run_config["resources"].items() if k in known}}
+
+
+def _reading_progress(probes: Path) -> Callable[[int, int], None]:
+    """Says how far a large probe file has been read, every few seconds."""
+    said = time.monotonic()
+
+    def progress(bytes_read: int, bytes_total: int) -> None:
+        nonlocal said
+        if time.monotonic() - said >= PROGRESS_SECONDS:
+            said = time.monotonic()
+            click.echo(f"reading {probes}: {100 * bytes_read / max(1, bytes_total):.0f} %", err=True)
+
+    return progress
 
 
 def _show_progress() -> None:

@@ -15,6 +15,7 @@ from resources.probe_files import ProbeSet, Shard, read_shard, shard_of, survey_
 from resources.records import Probe
 
 ROWS_A_BATCH = 4096
+CHARACTERS_A_BATCH = 16 << 20
 
 
 @dg.asset(
@@ -55,12 +56,14 @@ def _write(part: str) -> StageWrite:
 
 def _record_batches(probe_set: ProbeSet, shard: Shard) -> Iterator[pa.RecordBatch]:
     rows: list[Probe] = []
+    characters = 0
     for row in read_shard(probe_set, shard):
         if isinstance(row, Probe):
             rows.append(row)
-        if len(rows) == ROWS_A_BATCH:
+            characters += len(row.text or "")
+        if len(rows) == ROWS_A_BATCH or characters >= CHARACTERS_A_BATCH:
             yield _record_batch(rows)
-            rows = []
+            rows, characters = [], 0
     if rows:
         yield _record_batch(rows)
 
