@@ -52,24 +52,23 @@ def checked_batches(
     *,
     manifest: Sequence[WorkItemManifest],
     work_items: Iterable[WorkItemRows],
-    requests: Mapping[str, ExtractionRequest],
+    requests: Iterable[ExtractionRequest],
     engine: EngineRecord | None,
     verdict: EngineVerdict | None,
 ) -> Iterator[pa.RecordBatch]:
     """The stream's vectors as rows of `tables.HIDDEN_STATES`, each row checked before it is given.
 
-    `requests` maps a work item's id to its request; `engine` and `verdict` (its newest validation) are None where the
-    store has none. Raises `LineageError` at once for the clauses of the partition as a whole; the others are raised
-    while the rows are pulled.
+    `work_items` and `requests` come in the order of the manifest; `engine` and `verdict` (its newest validation) are
+    None where the store has none. Raises `LineageError` at once for the clauses of the partition as a whole; the others
+    are raised while the rows are pulled.
     """
-    _check_partition(stream, manifest, requests, engine, verdict)
-    return _checked(stream, manifest, work_items, requests)
+    _check_partition(stream, manifest, engine, verdict)
+    return _checked(stream, manifest, work_items, _request_ids(stream, manifest, requests))
 
 
 def _check_partition(
     stream: VectorStream,
     manifest: Sequence[WorkItemManifest],
-    requests: Mapping[str, ExtractionRequest],
     engine: EngineRecord | None,
     verdict: EngineVerdict | None,
 ) -> None:
@@ -98,30 +97,38 @@ def _check_partition(
         f"partition {stream.part} as it was when its vectors were extracted",
         advice="its content changed upstream since; materialise extraction_requests and hidden_states again",
     )
+
+
+def _request_ids(
+    stream: VectorStream, manifest: Sequence[WorkItemManifest], requests: Iterable[ExtractionRequest]
+) -> list[str]:
+    """The id of each work item's request, once all of them are what must have been asked."""
+    stored, ids = iter(requests), []
     for item in manifest:
-        wanted = extraction_request(
-            item, engine_id=engine.engine_id, model_key=engine.model_key, dtype=engine.precision
-        )
-        seen = requests.get(item.work_item_id, "no request")
+        wanted = extraction_request(item, engine_id=stream.engine_id, model_key=stream.model_key, dtype=stream.dtype)
+        seen = next(stored, "no request")
         _same("request", seen, wanted, f"work item {item.work_item_id}", advice=_ASK_AGAIN)
+        ids.append(wanted.request_id)
+    _same("request", next(stored, None), None, "after the last work item", advice=_ASK_AGAIN)
+    return ids
 
 
 def _checked(
     stream: VectorStream,
     manifest: Sequence[WorkItemManifest],
     work_items: Iterable[WorkItemRows],
-    requests: Mapping[str, ExtractionRequest],
+    request_ids: Sequence[str],
 ) -> Iterator[pa.RecordBatch]:
     order = {item.work_item_id: n for n, item in enumerate(manifest)}
     stored, chunks = iter(work_items), iter(stream)
     pieces: list[_Piece] = []
     size = 0
-    for item in manifest:
+    for item, request_id in zip(manifest, request_ids, strict=True):
         rows = _stored(next(stored, None), item)
         done = 0
         while done < item.n_rows:
             chunk = _belonging(next(chunks, None), stream, item, done, order)
-            _check_form(chunk, stream, requests[item.work_item_id])
+            _check_form(chunk, stream, request_id)
             _check_order(chunk, item, done)
             for piece in _cut(chunk, rows, done):
                 pieces.append(piece)
@@ -186,11 +193,11 @@ def _belonging(
     raise LineageError(clause, seen=seen, expected=expected, advice=_EXTRACT_AGAIN)
 
 
-def _check_form(chunk: HiddenStates, stream: VectorStream, request: ExtractionRequest) -> None:
+def _check_form(chunk: HiddenStates, stream: VectorStream, request_id: str) -> None:
     """What holds for the chunk as a whole."""
     where = f"vectors of work item {chunk.work_item_id}"
     _same("unknown-engine", chunk.engine_id, stream.engine_id, where, advice=_VALIDATE)
-    _same("request", chunk.request_id, request.request_id, where, advice=_ASK_AGAIN)
+    _same("request", chunk.request_id, request_id, where, advice=_ASK_AGAIN)
     _same("dtype", chunk.dtype, stream.dtype, where, advice=_EXTRACT_AGAIN)
     _same("dim", chunk.dim, stream.dim, where, advice=_EXTRACT_AGAIN)
     n, width = len(chunk.row_index), stream.dim * ITEM_SIZE[stream.dtype]

@@ -82,10 +82,13 @@ class StoredPartitions:
 
     def requests(self, part: str, engine_id: str) -> dict[str, ExtractionRequest]:
         """What was asked of an engine, by work item id."""
-        scope = {"part": part, "engine_id": engine_id}
-        return {
-            r["work_item_id"]: ExtractionRequest(**r) for r in stored_records(self.lake, EXTRACTION_REQUESTS, scope)
-        }
+        return {request.work_item_id: request for request in self.iter_requests(part, engine_id)}
+
+    def iter_requests(self, part: str, engine_id: str) -> Iterator[ExtractionRequest]:
+        """What was asked of an engine, in the order in which it was stored."""
+        equal = ("part", "engine_id", "model_key", "tap", "position_rule", "dtype", "byte_order")
+        for row in stored_records(self.lake, EXTRACTION_REQUESTS, {"part": part, "engine_id": engine_id}):
+            yield ExtractionRequest(**_sharing(row, *equal))
 
     def refusals(self, part: str) -> list[Refusal]:
         """The refused probes of every stage."""

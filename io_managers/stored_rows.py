@@ -54,7 +54,8 @@ def stored_batches(
         held = [name for name in schema.names if name not in partition]
         read = 0
         try:
-            with pq.ParquetFile(root / file.path) as parquet:
+            # Pre-buffering, the default, ends with the whole file in memory.
+            with pq.ParquetFile(root / file.path, pre_buffer=False) as parquet:
                 for batch in parquet.iter_batches(batch_size=rows, columns=held):
                     read += batch.num_rows
                     arrays = [

@@ -27,7 +27,7 @@ def write_vectors(lake: Path, stream: VectorStream, *, metadata: Mapping[str, st
             stream,
             manifest=manifest,
             work_items=stored.work_item_rows(part),
-            requests=stored.requests(part, engine_id),
+            requests=stored.iter_requests(part, engine_id),
             engine=find_engine(lake, engine_id=engine_id),
             verdict=latest_verdict(lake, engine_id),
         )

@@ -176,6 +176,11 @@ def swapped_requests(lake: Path, items: list[WorkItem]) -> Stream:
     return stream_of(items)
 
 
+def request_too_many(lake: Path, items: list[WorkItem]) -> Stream:
+    put_requests(lake, work_items(items=4))
+    return stream_of(items)
+
+
 def token_row(row: int, **columns: object) -> Callable[[Path, list[WorkItem]], Stream]:
     def tamper(lake: Path, items: list[WorkItem]) -> Stream:
         rows = token_rows(items)
@@ -228,6 +233,7 @@ STORE: dict[str, tuple[str, Callable[[Path, list[WorkItem]], Stream], str]] = {
     "a request for another tap": ("request", other_requests(tap="layer_3"), "layer_3"),
     "a request to another model": ("request", other_requests(model_key="n" * 32), "n" * 32),
     "requests of each other's work items": ("request", swapped_requests, f"{PART}-00000000"),
+    "a request too many": ("request", request_too_many, "after the last work item"),
     "a tokenised row of another probe": ("stored-rows", token_row(6, probe_id="stranger"), f"{PART}-00000001"),
     "a tokenised row with another hash": ("stored-rows", token_row(9, token_hash=b"x" * 16), f"{PART}-00000001"),
     "a work item too few in tokenised_batches": ("stored-rows", token_rows_kept(slice(10)), "the end"),
@@ -305,6 +311,7 @@ def test_a_failing_stream_raises_its_own_error_and_stores_nothing(lake: Path) ->
 def test_a_partition_without_work_items_is_stored_empty(lake: Path) -> None:
     for spec in (tables.TOKENISED_BATCHES, tables.WORK_ITEMS):
         put(lake, spec, [], part=PART)
+    put(lake, tables.EXTRACTION_REQUESTS, [], part=PART, engine_id=ENGINE.engine_id)
     nothing = Stream(work_items(), [], changes={"input_digest": partition_digest([])})
 
     assert write_vectors(lake, nothing, metadata={}).rows == 0
