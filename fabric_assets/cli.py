@@ -5,7 +5,6 @@ Exit codes: 0 done; 1 something was refused or failed, said in a sentence; 2 the
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 import time
@@ -17,6 +16,7 @@ from typing import Any
 import click
 import dagster as dg
 
+from fabric_assets import report_text
 from fabric_assets.instance import initialise, open_instance
 from io_managers import layout, reading
 from io_managers.delta_table import StoreError
@@ -158,8 +158,7 @@ def validate(engine_dir: Path, as_json: bool, threads: int | None) -> None:
     if as_json:
         click.echo(report.to_json())
     else:
-        click.echo(f"{report.verdict}: {report.sentence}")
-        click.echo(json.dumps(json.loads(report.to_json()), indent=2))
+        click.echo("\n".join(report_text.lines(report)))
     sys.exit(0 if report.verdict == "proved" else 1)
 
 

@@ -277,6 +277,14 @@ def _inclusive_where(condition: Callable[[Graph, str], str]) -> Step:
     return gather
 
 
+def _odd_of_a_full_pack(g: Graph, ids: str) -> str:
+    """One token early for odd sequences, in packs of more tokens than any but a full one has."""
+    last = _exclusive(g, ids)
+    odd = g.op("Mod", g.range(g.count("last_token_ids")), g.int(2))
+    full = g.op("Cast", g.op("Greater", g.count("input_ids"), g.int(48)), to=TensorProto.INT64)
+    return g.op("Max", g.op("Sub", last, g.op("Mul", odd, full)), g.column(0))
+
+
 def _reversed(g: Graph, ids: str) -> str:
     n = g.count("last_token_ids")
     return g.op("Gather", _exclusive(g, ids), g.op("Sub", g.op("Sub", n, g.int(1)), g.range(n)))
@@ -367,6 +375,7 @@ KINDS: dict[str, Kind] = {
     "later-sequences-inclusive": _wrong(
         "wrong-dependence", "depends-on-placement", gather=_inclusive_where(lambda g, s: g.op("Greater", s, g.int(7)))
     ),
+    "odd-sequences-of-a-full-pack": _wrong("wrong-dependence", gather=_odd_of_a_full_pack),
     "clipped-index": _wrong("wrong-dependence", gather=_clipped),
     "long-sequences-cut": _wrong("wrong-dependence", gather=_no_further_than_16),
     "limits-too-small": _wrong("limits-too-small", limits=Limits(3, 64, 24)),

@@ -111,9 +111,12 @@ def _crowded(n: int, limits: Limits) -> Layout:
 
 
 def _every_other(name: str, lengths: np.ndarray) -> Layout:
-    lasts, even = np.cumsum(lengths) - 1, np.arange(len(lengths)) % 2 == 0
-    change = _last_tokens("the last token of every other sequence", lasts, even)
-    return Layout(name, lengths, (change,), repeat=False)
+    lasts, odd = np.cumsum(lengths) - 1, np.arange(len(lengths)) % 2 == 1
+    changes = [_last_tokens("the last token of every even sequence", lasts, ~odd)]
+    # A vector that only ever had to stay could be of any token that stayed.
+    if odd.any():
+        changes.append(_last_tokens("the last token of every odd sequence", lasts, odd))
+    return Layout(name, lengths, tuple(changes), repeat=False)
 
 
 def _full_lengths(n: int, limits: Limits) -> np.ndarray:
