@@ -1,7 +1,7 @@
 """transformers as `cpu_speed.py` measures it: last-token states after the final norm, SDPA, right-padded batches.
 
-Runs in an environment of its own and imports nothing of this project. Speaks JSON lines: the first one names the model and
-the threads; each later one the sequences and a batch size, answered with the seconds of one pass over them.
+Runs in an environment of its own and imports nothing of this project. Speaks JSON lines: the first request names the
+model and the threads, each later one the sequences and a batch size; its answer is the seconds of one pass over them.
 """
 
 from __future__ import annotations
