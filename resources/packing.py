@@ -19,6 +19,10 @@ from resources.records import GatherConvention, Limits
 PADDED_LENGTH_MULTIPLE = 8
 """The padded length inside attention is rounded up to this; unaligned lengths are slow (shared notes, tensorrt.md)."""
 
+SHORTEST_BUCKET = 128
+BUCKET_RATIO = 4
+"""Each length bucket is this many times the one before. It bounds padding too: `most_sequences`."""
+
 
 @dataclass(frozen=True)
 class PackedBatch:
@@ -46,23 +50,58 @@ class PackedBatch:
         return len(self.input_ids)
 
 
+def buckets(limits: Limits) -> tuple[int, ...]:
+    """The lengths that padding inside attention is planned for, ascending; the last one holds every sequence."""
+    longest = padded(min(limits.max_input_len, limits.max_num_tokens))
+    lengths = [SHORTEST_BUCKET]
+    while lengths[-1] < longest:
+        lengths.append(lengths[-1] * BUCKET_RATIO)
+    return (*lengths[:-1], longest)
+
+
+def bucket(length: int, limits: Limits) -> int:
+    """The smallest of `buckets` that holds a sequence of `length` tokens."""
+    return next(b for b in buckets(limits) if length <= b)
+
+
+def most_sequences(longest: int, limits: Limits) -> int:
+    """How many sequences a batch may have, the longest of `longest` tokens: never fewer than 4, or `max_batch_size`.
+
+    n * bucket(longest) stays within BUCKET_RATIO * max_num_tokens, which bounds what attention pads to, and so the
+    memory of a plan. It never binds where every sequence is longer than a quarter of its bucket, as in batches of
+    similar lengths; it does where `max_batch_size` asks for more than one sequence to 32 tokens, and where a few long
+    sequences share a batch with many short ones.
+    """
+    slots = BUCKET_RATIO * max(limits.max_num_tokens, buckets(limits)[-1])
+    return min(limits.max_batch_size, slots // bucket(longest, limits))
+
+
+def padded(length: int) -> int:
+    """`length`, rounded up to PADDED_LENGTH_MULTIPLE."""
+    return -(-length // PADDED_LENGTH_MULTIPLE) * PADDED_LENGTH_MULTIPLE
+
+
 def plan(lengths: Iterable[int], limits: Limits) -> Iterator[range]:
     """Cuts a stream of sequence lengths, given in packing order, into consecutive batches within `limits`.
 
-    Yields the index range of each batch. A length over `max_input_len` or `max_num_tokens` is an error: such a sequence
-    is refused or truncated before packing.
+    Yields the index range of each batch, which has at most `most_sequences` of its longest. A length over
+    `max_input_len` or `max_num_tokens` is an error: such a sequence is refused or truncated before packing.
     """
-    first = index = tokens = 0
+    longest_allowed = min(limits.max_input_len, limits.max_num_tokens)
+    most = {b: most_sequences(b, limits) for b in buckets(limits)}
+    first = index = tokens = longest = 0
     for index, length in enumerate(lengths):
-        if not 0 < length <= min(limits.max_input_len, limits.max_num_tokens):
+        if not 0 < length <= longest_allowed:
             raise EngineError(
-                f"sequence {index} has {length} tokens; a packed batch takes 1 to "
-                f"{min(limits.max_input_len, limits.max_num_tokens)}; refuse or truncate it before packing"
+                f"sequence {index} has {length} tokens; a packed batch takes 1 to {longest_allowed}; "
+                "refuse or truncate it before packing"
             )
-        if index > first and (index - first == limits.max_batch_size or tokens + length > limits.max_num_tokens):
-            yield range(first, index)
-            first, tokens = index, 0
         tokens += length
+        longest = max(longest, length)
+        fits = tokens <= limits.max_num_tokens and index - first < next(n for b, n in most.items() if longest <= b)
+        if index > first and not fits:
+            yield range(first, index)
+            first, tokens, longest = index, length, length
     if tokens:
         yield range(first, index + 1)
 
@@ -89,7 +128,7 @@ def pack(sequences: Sequence[np.ndarray], convention: GatherConvention) -> Packe
     lengths = np.array([len(s) for s in sequences], dtype=np.int32)
     last_token_ids = gather_ids(lengths, convention)
     starts = np.cumsum(lengths, dtype=np.int32) - lengths
-    longest = -(-int(lengths.max()) // PADDED_LENGTH_MULTIPLE) * PADDED_LENGTH_MULTIPLE
+    longest = padded(int(lengths.max()))
     position_ids = np.arange(lengths.sum(), dtype=np.int32) - np.repeat(starts, lengths)
     rows = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
     return PackedBatch(

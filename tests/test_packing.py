@@ -6,7 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resources.errors import EngineError
-from resources.packing import PADDED_LENGTH_MULTIPLE, gather_ids, pack, plan
+from resources.packing import (
+    BUCKET_RATIO,
+    PADDED_LENGTH_MULTIPLE,
+    SHORTEST_BUCKET,
+    bucket,
+    buckets,
+    gather_ids,
+    most_sequences,
+    pack,
+    plan,
+)
 from resources.records import GatherConvention, Limits
 
 sequences = st.lists(
@@ -19,6 +29,9 @@ small_limits = st.builds(
     Limits, max_batch_size=st.integers(1, 6), max_num_tokens=st.integers(20, 60), max_input_len=st.just(20)
 )
 lengths_within = st.lists(st.integers(1, 20), max_size=80)
+any_limits = st.builds(
+    Limits, max_batch_size=st.integers(4, 3000), max_num_tokens=st.integers(5, 9000), max_input_len=st.integers(2, 9000)
+)
 
 
 @given(lengths_within, small_limits)
@@ -34,7 +47,56 @@ def test_every_sequence_is_in_one_batch_in_order_within_the_limits(lengths, limi
 def test_a_batch_ends_only_where_the_next_sequence_does_not_fit(lengths, limits):
     for batch in list(plan(lengths, limits))[:-1]:
         tokens = sum(lengths[i] for i in batch)
-        assert len(batch) == limits.max_batch_size or tokens + lengths[batch.stop] > limits.max_num_tokens
+        longest = max(lengths[batch.start : batch.stop + 1])
+        assert len(batch) >= most_sequences(longest, limits) or tokens + lengths[batch.stop] > limits.max_num_tokens
+
+
+@pytest.mark.parametrize(
+    ("max_num_tokens", "max_input_len", "expected"),
+    [
+        (16384, 512, (128, 512)),
+        (16384, 1000, (128, 512, 1000)),
+        (2048, 2048, (128, 512, 2048)),
+        (4096, 8192, (128, 512, 2048, 4096)),
+        (64, 21, (24,)),
+        (5, 2, (8,)),
+    ],
+)
+def test_buckets_grow_fourfold_to_the_longest_sequence(max_num_tokens, max_input_len, expected):
+    assert buckets(Limits(4, max_num_tokens, max_input_len)) == expected
+
+
+@given(any_limits)
+def test_four_sequences_fit_a_batch_of_any_length(limits):
+    longest = min(limits.max_input_len, limits.max_num_tokens)
+    for length in {1, longest, *(b for b in buckets(limits) if b <= longest)}:
+        assert length <= bucket(length, limits) in buckets(limits)
+        assert 4 <= most_sequences(length, limits) <= limits.max_batch_size
+
+
+@given(any_limits, st.data())
+def test_padding_inside_attention_is_bounded(limits, data):
+    longest = min(limits.max_input_len, limits.max_num_tokens)
+    lengths = data.draw(st.lists(st.integers(1, longest) | st.integers(1, 9).map(lambda n: min(n, longest))))
+    slots = BUCKET_RATIO * max(limits.max_num_tokens, buckets(limits)[-1])
+    for batch in plan(lengths, limits):
+        assert len(batch) * bucket(max(lengths[i] for i in batch), limits) <= slots
+
+
+@given(st.integers(0, 3), st.integers(1, 60), st.randoms(use_true_random=False))
+def test_the_bound_on_padding_never_cuts_a_batch_of_similar_lengths(which, sequences_per_bucket, random):
+    limits = Limits(max_batch_size=10**6, max_num_tokens=8192, max_input_len=5000)
+    last = buckets(limits)[which]
+    lengths = [random.randint(last // BUCKET_RATIO + 1, min(last, 5000)) for _ in range(sequences_per_bucket)]
+    for batch in list(plan(lengths, limits))[:-1]:
+        assert sum(lengths[batch.start : batch.stop + 1]) > limits.max_num_tokens
+
+
+def test_the_bound_on_padding_cuts_a_batch_of_many_short_sequences_and_a_long_one():
+    limits = Limits(max_batch_size=64, max_num_tokens=2048, max_input_len=1024)
+    lengths = [4] * 40 + [600]
+    assert list(plan(lengths, limits)) == [range(40), range(40, 41)]
+    assert SHORTEST_BUCKET < 600
 
 
 def test_a_batch_is_planned_without_reading_all_lengths():

@@ -4,13 +4,14 @@ Contract: a layout is lengths and changes, no tokens. What is expected holds for
 not see each other. The micro layouts prove the convention; the others prove, with the ids of every sequence as a run of
 real work has them, that it holds for each place in a batch and up to each limit:
 
-- crowded: as many sequences as fit, all short. Sequence i is changed in the experiments that are set in the binary code
+- crowded: as many sequences as a batch ever has, all short. Sequence i is changed in the experiments that are set in the binary code
   of i + 1, so that a vector follows exactly its own sequence, or is found out.
-- full: as many sequences as fit, of similar length, filling the token limit.
+- full: as many sequences as can fill the token limit, of similar length.
 - long: one sequence as long as fits.
 
-Full and long are apart because a batch of both would be padded, inside attention, to many times the token limit, which
-no plan of work makes; and they are two runs each, since they cost by far the most.
+Each fits `resources.packing.most_sequences`, as every planned batch does, and so the plan's profiles: many short
+sequences beside a long one would be padded, inside attention, to many times the token limit. Full and long are two runs
+each, since they cost by far the most.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from resources.packing import most_sequences
 from resources.records import Limits
 
 
@@ -85,7 +87,7 @@ B_LAST = "B's last token"
 
 def large_layouts(limits: Limits) -> tuple[Layout, ...]:
     """Crowded, full and, where full has shorter sequences, long."""
-    n = min(limits.max_batch_size, limits.max_num_tokens)
+    n = min(limits.max_num_tokens, most_sequences(1, limits))
     longest = min(limits.max_input_len, limits.max_num_tokens)
     layouts = [_crowded(n, limits), _every_other("full", _full_lengths(n, limits))]
     if layouts[1].lengths.max() < longest:
@@ -120,6 +122,13 @@ def _every_other(name: str, lengths: np.ndarray) -> Layout:
 
 
 def _full_lengths(n: int, limits: Limits) -> np.ndarray:
+    """Lengths of at most `n` sequences: fewer where that many of such a length are no planned batch."""
+    while len(lengths := _similar_lengths(n, limits)) > (most := most_sequences(int(lengths.max()), limits)):
+        n = most
+    return lengths
+
+
+def _similar_lengths(n: int, limits: Limits) -> np.ndarray:
     """Pairs of one token more and one less than the mean, so that equal strides do not pass for right indices."""
     mean = min(limits.max_num_tokens // n, limits.max_input_len)
     lengths = np.full(n, mean, dtype=np.int32)

@@ -1,7 +1,10 @@
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from resources.proof.layouts import large_layouts
+from resources.packing import most_sequences, plan
+from resources.proof.layouts import large_layouts, micro_layouts
 from resources.records import Limits
 
 LIMITS = [
@@ -12,7 +15,18 @@ LIMITS = [
     Limits(7, 64, 9),
     Limits(5000, 300, 3),
     Limits(64, 64, 64),
+    Limits(512, 16384, 512),
+    Limits(64, 2048, 1024),
 ]
+any_limits = st.builds(
+    Limits, max_batch_size=st.integers(4, 3000), max_num_tokens=st.integers(5, 9000), max_input_len=st.integers(2, 9000)
+)
+
+
+@given(any_limits)
+def test_every_layout_is_a_batch_that_a_plan_of_work_can_make(limits):
+    for layout in (*large_layouts(limits), *micro_layouts()):
+        assert list(plan(layout.lengths.tolist(), limits)) == [range(len(layout.lengths))]
 
 
 @pytest.mark.parametrize("limits", LIMITS, ids=str)
@@ -22,8 +36,9 @@ def test_layouts_are_within_the_limits_and_reach_each(limits):
         assert len(each) <= limits.max_batch_size
         assert each.sum() <= limits.max_num_tokens
         assert 1 <= each.min() <= each.max() <= limits.max_input_len
-    assert max(len(e) for e in lengths) == min(limits.max_batch_size, limits.max_num_tokens)
-    assert max(e.sum() for e in lengths) == min(limits.max_num_tokens, limits.max_batch_size * limits.max_input_len)
+    most = most_sequences(1, limits)
+    assert max(len(e) for e in lengths) == min(most, limits.max_num_tokens)
+    assert max(e.sum() for e in lengths) == min(limits.max_num_tokens, most * limits.max_input_len)
     assert max(e.max() for e in lengths) == limits.max_input_len
 
 
