@@ -85,7 +85,7 @@ def scan_vectors(lake: Path, part: str, *, model_key: str) -> VectorScan:
     rows = non_finite = damaged = 0
     example = ""
     for file in files:
-        with pq.ParquetFile(file) as parquet:
+        with pq.ParquetFile(file, pre_buffer=False) as parquet:
             columns = ["probe_id", "dtype", "payload_xxh3", "payload"]
             for batch in parquet.iter_batches(batch_size=ROWS_A_BATCH, columns=columns):
                 rows += len(batch)

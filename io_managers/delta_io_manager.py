@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -97,12 +98,13 @@ class DeltaIOManager(dg.ConfigurableIOManager):
         try:
             match obj:
                 case StageWrites() | VectorWrites() if "part" in spec.replaces:
-                    for write in _each_once(context, obj.writes):
-                        committed = self._store(context, spec, write)
-                        # What is added to the output would be copied onto every partition of a range.
-                        context.step_context.add_asset_metadata(
-                            write.describe(committed), asset_key=context.asset_key, partition_key=write.part
-                        )
+                    with closing(_each_once(context, obj.writes)) as writes:
+                        for write in writes:
+                            committed = self._store(context, spec, write)
+                            # What is added to the output would be copied onto every partition of a range.
+                            context.step_context.add_asset_metadata(
+                                write.describe(committed), asset_key=context.asset_key, partition_key=write.part
+                            )
                 case EngineRecord() if spec == tables.ENGINES:
                     self._store_row(context, spec, _engine_row(obj), stamp="built_at")
                 case EngineVerdict() if spec == tables.ENGINE_VALIDATION_REPORTS:
@@ -224,7 +226,7 @@ def _unexpected(key: dg.AssetKey, spec: TableSpec, seen: object) -> StoreError:
 
 def _each_once(
     context: dg.OutputContext, writes: Iterable[StageWrite | VectorWrite]
-) -> Iterator[StageWrite | VectorWrite]:
+) -> Generator[StageWrite | VectorWrite, None, None]:
     """The writes, if there is exactly one for each partition of the run."""
     name = context.asset_key.to_user_string()
     expected = sorted(context.asset_partition_keys) if context.has_asset_partitions else []

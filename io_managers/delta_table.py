@@ -17,10 +17,12 @@ A lake is a folder of a local file system. This module knows no Dagster.
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,8 +40,9 @@ from resources.records import PART_KEY
 COMMIT_PATIENCE_S = 60.0
 """How long a commit goes on losing races to commits of other partitions before it gives up."""
 
-UNWRITTEN_LOG_S = 3600.0
-"""Log entries younger than this are fsynced; the kernel has long written out older ones."""
+LOG_TAIL = 16
+"""How many of the newest log files are fsynced. Every acknowledged commit made those before it durable, so what is left
+are the entries of writers that were killed since the last one."""
 
 
 class StoreError(Exception):
@@ -322,12 +325,9 @@ def _make_durable(path: Path, files: list[DataFile]) -> None:
         sync_file(path / file.path)
         sync_folders((path / file.path).parent, path)
     log = path / "_delta_log"
-    limit = time.time() - UNWRITTEN_LOG_S
-    for entry in sorted(log.iterdir()):
-        try:
-            if entry.is_file() and entry.stat().st_mtime > limit:
-                sync_file(entry)
-        except FileNotFoundError:
-            continue
+    for name in sorted(os.listdir(log))[-LOG_TAIL:]:
+        # Another writer's staged entry goes when it is linked to its name.
+        with suppress(FileNotFoundError):
+            sync_file(log / name)
     for folder in (log, path, path.parent, path.parent.parent):
         sync_file(folder)

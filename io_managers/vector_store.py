@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def write_vectors(lake: Path, stream: VectorStream, *, metadata: Mapping[str, st
             content_digest=stream.input_digest,
             n_rows=sum(item.n_rows for item in manifest),
             batches=lambda: batches,
-            metadata={**metadata, "engine_id": engine_id},
+            metadata={**metadata, "engine_id": engine_id, "versions_read": json.dumps(stored.versions())},
         )
         return write_partition(lake, HIDDEN_STATES, write, model_key=stream.model_key)
     finally:

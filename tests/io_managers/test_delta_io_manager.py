@@ -393,20 +393,25 @@ def test_a_refusal_raised_inside_the_stream_comes_out_as_itself(tmp_path: Path, 
     assert [stream.closed for stream in attempts] == [True]
 
 
-def test_a_refusal_raised_while_the_next_partition_is_made_comes_out_as_itself(tmp_path: Path, instance) -> None:
+@pytest.mark.parametrize("where", ["in the asset", "in the store"])
+def test_a_failure_half_way_through_a_range_keeps_what_is_stored_and_closes_the_asset(
+    tmp_path: Path, instance, where: str
+) -> None:
     closed: list[str] = []
 
     def writes(keys: Sequence[str]) -> Iterator[StageWrite]:
         try:
             yield stage_write(tables.PROBE_SETS, [probe(keys[0])], keys[0])
-            raise dg.Failure("the contract is not met", allow_retries=False)
+            if where == "in the asset":
+                raise dg.Failure("the contract is not met", allow_retries=False)
+            yield stage_write(tables.PROBE_SETS, [probe(keys[1])], keys[1], n_rows=9)
         finally:
             closed.append("closed")
 
     asset = partitioned("probe_sets", lambda keys: StageWrites(writes(keys)))
     description, _ = failure_of(run([asset], tmp_path, instance, tags=RANGE))
 
-    assert description == "the contract is not met"
+    assert ("the contract is not met" if where == "in the asset" else "expected 9") in description
     assert closed == ["closed"]
     assert [r["part"] for r in stored_records(tmp_path, tables.PROBE_SETS, {})] == [PARTS[0]]
 
