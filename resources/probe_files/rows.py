@@ -202,7 +202,7 @@ def _csv_fields(record: str) -> list[str] | Fault:
 
 
 def _parquet_rows(path: Path, columns: list[str], first_row: int) -> Iterator[Row]:
-    with _readable(path), pq.ParquetFile(path) as file:
+    with _readable(path), pq.ParquetFile(path, pre_buffer=False) as file:
         if not columns:
             yield from (Row(n, 0, {}, None) for n in range(first_row, file.metadata.num_rows))
             return

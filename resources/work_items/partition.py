@@ -39,7 +39,7 @@ class TokenisedPartition:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows in order, in batches of at most one block, with the schema `ROWS`; can be iterated again."""
-        with pq.ParquetFile(self.scratch / ROWS_FILE) as file:
+        with pq.ParquetFile(self.scratch / ROWS_FILE, pre_buffer=False) as file:
             for group in range(file.num_row_groups):
                 yield from file.read_row_group(group).combine_chunks().to_batches()
 
