@@ -104,8 +104,8 @@ class PartitionVectors:
 
     def _drive(self) -> None:
         try:
-            for item in self._work_items():
-                for states in self._extract(item):
+            for item, vectors in self._computed():
+                for states in self._described(item, vectors):
                     self._put(states)
                     if self._stop.is_set():
                         return
@@ -122,15 +122,33 @@ class PartitionVectors:
             except queue.Full:
                 continue
 
-    def _extract(self, item: WorkItem) -> Iterator[HiddenStates]:
-        request = self._requests.get(item.work_item_id)
-        if request is None:
-            raise EngineError(
-                f"work item {item.work_item_id} has no extraction request for engine {self.engine_id}; "
-                "materialise extraction_requests for this partition again"
-            )
-        with self._meter.batch(len(item.sequences), item.n_tokens):
-            vectors = self._engine.extract(item.sequences)
+    def _computed(self) -> Iterator[tuple[WorkItem, np.ndarray]]:
+        """Each work item with the vectors of its sequences.
+
+        A batch is packed while the one before it runs, and runs while that one's vectors are hashed and handed on.
+        """
+        running: tuple[WorkItem, Callable[[], np.ndarray]] | None = None
+        for item in self._work_items():
+            if item.work_item_id not in self._requests:
+                raise EngineError(
+                    f"work item {item.work_item_id} has no extraction request for engine {self.engine_id}; "
+                    "materialise extraction_requests for this partition again"
+                )
+            batch = self._engine.pack(item.sequences)
+            done = running and self._collected(*running)
+            self._meter.begin()
+            running = item, self._engine.submit(batch)
+            if done:
+                yield done
+        if running:
+            yield self._collected(*running)
+
+    def _collected(self, item: WorkItem, collect: Callable[[], np.ndarray]) -> tuple[WorkItem, np.ndarray]:
+        vectors = collect()
+        self._meter.end(len(item.sequences), item.n_tokens)
+        return item, vectors
+
+    def _described(self, item: WorkItem, vectors: np.ndarray) -> Iterator[HiddenStates]:
         _require_finite(vectors, item, self.dtype)
         payload = np.ascontiguousarray(vectors).view(np.uint8).reshape(len(vectors), self.dim * ITEM_SIZE[self.dtype])
         payload_hashes = _rows_of_digests([xxhash.xxh3_128_digest(row.data) for row in payload])
@@ -143,7 +161,7 @@ class PartitionVectors:
             yield HiddenStates(
                 part=self.part,
                 work_item_id=item.work_item_id,
-                request_id=request.request_id,
+                request_id=self._requests[item.work_item_id].request_id,
                 engine_id=self.engine_id,
                 dtype=self.dtype,
                 dim=self.dim,
@@ -167,9 +185,6 @@ class _Meter:
         self._window: deque[tuple[float, int]] = deque()
         self._in_window = 0
         self._peak = 0.0
-
-    def batch(self, sequences: int, tokens: int) -> _Batch:
-        return _Batch(self, sequences, tokens)
 
     def begin(self) -> None:
         if not self._started:
@@ -208,20 +223,6 @@ class _Meter:
             average_tokens_per_second=average,
             peak_tokens_per_second=max(self._peak, average),
         )
-
-
-@dataclass(frozen=True)
-class _Batch:
-    meter: _Meter
-    sequences: int
-    tokens: int
-
-    def __enter__(self) -> None:
-        self.meter.begin()
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.meter.end(self.sequences, self.tokens)
 
 
 def _require_finite(vectors: np.ndarray, item: WorkItem, dtype: str) -> None:

@@ -65,14 +65,16 @@ def bucket(length: int, limits: Limits) -> int:
 
 
 def most_sequences(longest: int, limits: Limits) -> int:
-    """How many sequences a batch may have, the longest of `longest` tokens: never fewer than 4, or `max_batch_size`.
+    """How many sequences a batch may have, the longest of `longest` tokens: `max_batch_size` or 4 at least.
 
-    n * bucket(longest) stays within BUCKET_RATIO * max_num_tokens, which bounds what attention pads to, and so the
-    memory of a plan. It never binds where every sequence is longer than a quarter of its bucket, as in batches of
-    similar lengths; it does where `max_batch_size` asks for more than one sequence to 32 tokens, and where a few long
-    sequences share a batch with many short ones.
+    Beyond the shortest bucket, n * bucket(longest) stays within BUCKET_RATIO * max_num_tokens: that bounds what
+    attention pads to, and so the memory of a plan. It never binds where every sequence is longer than a quarter of its
+    bucket, as in batches of similar lengths; it does where a few long sequences share a batch with many short ones.
     """
-    slots = BUCKET_RATIO * max(limits.max_num_tokens, buckets(limits)[-1])
+    every = buckets(limits)
+    if longest <= every[0]:
+        return limits.max_batch_size
+    slots = BUCKET_RATIO * max(limits.max_num_tokens, every[-1])
     return min(limits.max_batch_size, slots // bucket(longest, limits))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ import xxhash
 from resources import extraction
 from resources.errors import EngineError
 from resources.extraction import PartitionVectors
+from resources.packing import PackedBatch
 from resources.proof import ProvenEngine, load
 from resources.records import WorkItem, WorkItemManifest, extraction_request, token_hash
 from tests.zoo import write_engine
@@ -134,10 +135,10 @@ def test_a_vector_that_is_not_finite_names_its_probe(engine: ProvenEngine, tmp_p
         def __getattr__(self, name: str) -> object:
             return getattr(engine, name)
 
-        def extract(self, sequences: list[np.ndarray]) -> np.ndarray:
-            vectors = engine.extract(sequences)
+        def submit(self, batch: PackedBatch) -> Callable[[], np.ndarray]:
+            vectors = engine.submit(batch)()
             vectors[-1, 3] = np.inf
-            return vectors
+            return lambda: vectors
 
     vectors = stream(Overflowing(), ITEMS[:1])  # type: ignore[arg-type]
     with pytest.raises(EngineError, match=r"p0\.1.*not finite"):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from resources.checkpoint import Tokenizer, TokenizerPolicy, open_checkpoint
-from resources.engine.config import read_engine_record, write_engine_config
+from resources.engine.config import FOREIGN_PLAN, read_engine_record, write_engine_config
 from resources.records import TAP, EngineRecord, GatherConvention, Limits, model_key
 from tests.tiny import tiny_gguf
 
@@ -107,18 +107,34 @@ class Graph:
         return name
 
 
-def write_engine(kind: str, directory: Path, seed: int = 0, *, precision: str = "float32") -> EngineRecord:
-    """Writes an engine of `kind` into `directory` (made if missing) and gives its record."""
+def write_engine(
+    kind: str,
+    directory: Path,
+    seed: int = 0,
+    *,
+    precision: str = "float32",
+    to_plan: Callable[[Path, Path, Limits], Mapping[str, str]] | None = None,
+) -> EngineRecord:
+    """Writes an engine of `kind` into `directory` (made if missing) and gives its record.
+
+    It is for ONNX Runtime; or for TensorRT, with `to_plan`, which makes a plan of a graph and gives the versions.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     spec, tokenizer = KINDS[kind], _tokenizer()
-    onnx.save(_model(spec, tokenizer.vocab_size, precision, seed), directory / GRAPH_FILE)
+    graph, plan = directory / GRAPH_FILE, directory / GRAPH_FILE
+    onnx.save(_model(spec, tokenizer.vocab_size, precision, seed), graph)
+    versions: Mapping[str, str] = {"onnx": onnx.__version__}
+    if to_plan:
+        plan = directory / FOREIGN_PLAN
+        versions = to_plan(graph, plan, spec.limits)
+        graph.unlink()
     for path in _tokenizer_folder().iterdir():
         shutil.copy(path, directory)
     checkpoint_digest = f"zoo {kind} {seed}"
     write_engine_config(
         directory,
-        backend="onnxruntime",
-        plan=GRAPH_FILE,
+        backend="tensorrt" if to_plan else "onnxruntime",
+        plan=plan.name,
         pretrained={
             "dtype": precision,
             "hidden_size": HIDDEN,
@@ -138,7 +154,7 @@ def write_engine(kind: str, directory: Path, seed: int = 0, *, precision: str = 
             "checkpoint_digest": checkpoint_digest,
             "tokenizer_id": tokenizer.tokenizer_id,
             "graph_version": GRAPH_VERSION,
-            "versions": {"onnx": onnx.__version__},
+            "versions": versions,
         },
     )
     return read_engine_record(directory)

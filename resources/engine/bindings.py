@@ -2,13 +2,14 @@
 
 Contract: an engine is used only when every tensor it exposes is known here by name. Names and meanings are those of
 TensorRT-LLM's `GenerationMixin` (`prepare_basic_inputs`, `prepare_attention_inputs`) for packed input and a disabled
-key-value cache, plus `padded_index` and `packed_index`, this project's own.
+key-value cache, plus `padded_index` and `packed_index`, this project's own. A tensor named `host_*` is in host memory
+whatever the engine says: TensorRT-LLM declares those like any other, and its plugins read them on the host.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 
 from resources.engine.config import EngineConfig
 from resources.errors import EngineError
-from resources.packing import PADDED_LENGTH_MULTIPLE, PackedBatch
+from resources.packing import PackedBatch, padded
 
 NUMPY_DTYPE: dict[str, np.dtype[Any]] = {
     "float32": np.dtype(np.float32),
@@ -36,7 +37,7 @@ class Role(Enum):
     PER_SEQUENCE = "per-sequence"
     """One entry, or one row, per sequence."""
     STATIC = "static"
-    """The same in every batch; filled once."""
+    """The same in every batch."""
     OUTPUT = "output"
 
 
@@ -103,6 +104,14 @@ def require_complete(bindings: tuple[Binding, ...], config: EngineConfig) -> Non
             )
 
 
+def input_shape(name: str, *, tokens: int, sequences: int, padded_length: int, layers: int) -> tuple[int, ...]:
+    """The shape of the input `name` in a batch of these sizes; one of unknown meaning is an `EngineError`."""
+    if name not in _INPUTS:
+        raise EngineError(f"input {name} is of unknown meaning; expected one of {', '.join(sorted(_INPUTS))}")
+    sizes = {"tokens": tokens, "sequences": sequences, "padded": padded_length, "layers": layers}
+    return tuple(sizes[a] if isinstance(a, str) else a for a in _INPUTS[name].axes)
+
+
 OUTPUT_NAME = "hidden_states"
 """The one output: [num_sequences, hidden_size], the gathered vectors after the final norm."""
 
@@ -135,19 +144,19 @@ _INPUTS = {
 
 def _bind(tensor: TensorInfo, config: EngineConfig) -> Binding:
     limits = config.limits
-    sizes = {
-        "tokens": limits.max_num_tokens,
-        "sequences": limits.max_batch_size,
-        "padded": -(-limits.max_input_len // PADDED_LENGTH_MULTIPLE) * PADDED_LENGTH_MULTIPLE,
-        "layers": config.num_hidden_layers,
-    }
     if not tensor.is_input:
         return Binding(tensor, Role.OUTPUT, (limits.max_batch_size, config.hidden_size), values=None)
     known = _INPUTS[tensor.name]
     return Binding(
-        tensor,
+        replace(tensor, location="host") if tensor.name.startswith("host_") else tensor,
         known.role,
-        tuple(sizes[a] if isinstance(a, str) else a for a in known.axes),
+        input_shape(
+            tensor.name,
+            tokens=limits.max_num_tokens,
+            sequences=limits.max_batch_size,
+            padded_length=padded(limits.max_input_len),
+            layers=config.num_hidden_layers,
+        ),
         values=known.values,
         constant=known.constant(config) if known.constant else None,
     )

@@ -1,22 +1,31 @@
 """A checkpoint -> an engine directory.
 
 Contract: an engine is written to a temporary folder and renamed into place when whole, so that a folder named by an
-engine's id always holds that engine. Building the same thing twice gives the same folder.
+engine's id always holds that engine. What was built already, of the same model by the same versions, is kept: a graph
+would come out the same, and a TensorRT plan would not (its kernels are chosen by measurement), and takes minutes.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from resources.checkpoint import Checkpoint
 from resources.checkpoint.tokenizer import Tokenizer
-from resources.engine.config import read_engine_record, write_engine_config
+from resources.engine.config import (
+    FOREIGN_PLAN,
+    read_engine_config,
+    read_engine_record,
+    require_unchanged,
+    write_engine_config,
+)
 from resources.errors import EngineError
 from resources.graph import GRAPH_VERSION, write_packed_graph
 from resources.records import TAP, EngineRecord, Limits, model_key
@@ -35,8 +44,12 @@ def build_engine(
     backend: str = "onnxruntime",
     precision: str = "float32",
     limits: Limits,
+    tactic_sources: tuple[str, ...] = (),
 ) -> EngineRecord:
-    """Builds an engine under `engines_folder` and gives its record; one that is there already is kept."""
+    """Builds an engine under `engines_folder` and gives its record; one that is there already is kept.
+
+    `tactic_sources` are TensorRT's (`resources.engine.tensorrt_build`).
+    """
     if backend not in _BUILDERS:
         raise EngineError(f"backend {backend!r} cannot be built; expected one of {sorted(_BUILDERS)}")
     longest = checkpoint.config.max_position_embeddings
@@ -44,47 +57,135 @@ def build_engine(
         raise EngineError(
             f"max_input_len is {limits.max_input_len}; the checkpoint's positions end at {longest}; lower it"
         )
+    order = _Order(checkpoint, engines_folder, precision, limits, tactic_sources)
+    builder = _BUILDERS[backend]
+    provenance = {
+        "model_key": model_key(
+            checkpoint_digest=checkpoint.digest,
+            graph_version=GRAPH_VERSION,
+            tokenizer_id=tokenizer.tokenizer_id,
+            tap=TAP,
+            dtype=precision,
+        ),
+        "checkpoint_digest": checkpoint.digest,
+        "tokenizer_id": tokenizer.tokenizer_id,
+        "graph_version": GRAPH_VERSION,
+        **builder.facts(order),
+    }
     engines_folder.mkdir(parents=True, exist_ok=True)
+    built = _built_already(engines_folder, {"backend": backend, **provenance}, limits)
+    if built is not None:
+        return built
     building = Path(tempfile.mkdtemp(prefix=".building-", dir=engines_folder))
     try:
-        plan, versions = _BUILDERS[backend](checkpoint, building, precision)
+        builder.write(order, building / builder.plan)
         tokenizer.save(building)
         write_engine_config(
             building,
             backend=backend,
-            plan=plan,
+            plan=builder.plan,
             pretrained=_pretrained(checkpoint, precision),
             limits=limits,
-            provenance={
-                "model_key": model_key(
-                    checkpoint_digest=checkpoint.digest,
-                    graph_version=GRAPH_VERSION,
-                    tokenizer_id=tokenizer.tokenizer_id,
-                    tap=TAP,
-                    dtype=precision,
-                ),
-                "checkpoint_digest": checkpoint.digest,
-                "tokenizer_id": tokenizer.tokenizer_id,
-                "graph_version": GRAPH_VERSION,
-                "versions": versions,
-            },
+            provenance=provenance,
         )
         return read_engine_record(_put_in_place(building, engines_folder))
     finally:
         shutil.rmtree(building, ignore_errors=True)
 
 
-def _build_for_onnxruntime(checkpoint: Checkpoint, directory: Path, precision: str) -> tuple[str, dict[str, str]]:
-    """Writes the plan into `directory`; gives its file name and the versions of what wrote it."""
-    if precision not in ("float32", "float16"):
-        raise EngineError(f"precision is {precision!r}; ONNX Runtime on the CPU runs float32 and float16")
-    write_packed_graph(checkpoint, directory / GRAPH_FILE, precision=cast(Literal["float32", "float16"], precision))
-    return GRAPH_FILE, {name: importlib.metadata.version(name) for name in ("onnx", "onnxruntime")}
+@dataclass(frozen=True)
+class _Order:
+    """What is to be built."""
+
+    checkpoint: Checkpoint
+    engines_folder: Path
+    precision: str
+    limits: Limits
+    tactic_sources: tuple[str, ...]
+
+    def write_graph(self, path: Path) -> None:
+        write_packed_graph(self.checkpoint, path, precision=cast(Literal["float32", "float16"], self.precision))
 
 
-_BUILDERS: dict[str, Callable[[Checkpoint, Path, str], tuple[str, dict[str, str]]]] = {
-    "onnxruntime": _build_for_onnxruntime
+@dataclass(frozen=True)
+class _Builder:
+    plan: str
+    """The file that it writes."""
+    facts: Callable[[_Order], dict[str, Any]]
+    """What config.json says of the build: `versions`, of what writes the plan and what it is for, and more."""
+    write: Callable[[_Order, Path], None]
+
+
+def _facts_of_graph(order: _Order) -> dict[str, Any]:
+    return {"versions": {name: importlib.metadata.version(name) for name in ("onnx", "onnxruntime")}}
+
+
+def _write_graph(order: _Order, plan: Path) -> None:
+    if order.precision not in ("float32", "float16"):
+        raise EngineError(f"precision is {order.precision!r}; ONNX Runtime on the CPU runs float32 and float16")
+    order.write_graph(plan)
+
+
+def _facts_of_tensorrt(order: _Order) -> dict[str, Any]:
+    from resources.engine.cuda_memory import describe_device
+    from resources.engine.tensorrt_build import profiles
+    from resources.engine.tensorrt_versions import import_tensorrt
+
+    trt, device = import_tensorrt(), describe_device()
+    return {
+        "versions": {
+            "onnx": importlib.metadata.version("onnx"),
+            "tensorrt": trt.__version__,
+            "gpu": device.name,
+            "compute_capability": device.compute_capability,
+        },
+        "profiles": [asdict(p.limits) for p in profiles(order.limits)],
+        "tactic_sources": list(order.tactic_sources),
+    }
+
+
+def _write_tensorrt_plan(order: _Order, plan: Path) -> None:
+    from resources.engine.cuda_memory import describe_device
+    from resources.engine.tensorrt_build import build_plan, timing_cache_path
+    from resources.engine.tensorrt_versions import import_tensorrt, require_precision
+
+    trt = import_tensorrt()
+    require_precision(trt, order.precision)
+    # The graph is only the way to the plan, and as large: it lies beside the engines, where there is room for one.
+    with tempfile.TemporaryDirectory(prefix=".graph-", dir=order.engines_folder) as folder:
+        graph = Path(folder) / GRAPH_FILE
+        order.write_graph(graph)
+        build_plan(
+            trt,
+            graph,
+            plan,
+            precision=order.precision,
+            limits=order.limits,
+            num_hidden_layers=order.checkpoint.config.num_hidden_layers,
+            timing_cache=timing_cache_path(order.engines_folder, trt, describe_device().name),
+            tactic_sources=order.tactic_sources,
+        )
+
+
+_BUILDERS = {
+    "onnxruntime": _Builder(GRAPH_FILE, _facts_of_graph, _write_graph),
+    "tensorrt": _Builder(FOREIGN_PLAN, _facts_of_tensorrt, _write_tensorrt_plan),
 }
+
+
+def _built_already(engines_folder: Path, wanted: Mapping[str, Any], limits: Limits) -> EngineRecord | None:
+    """An unchanged engine whose configuration says all that is `wanted`; None where there is none."""
+    for path in sorted(engines_folder.glob("*/config.json")):
+        try:
+            config = read_engine_config(path.parent)
+            fabric = json.loads(path.read_bytes())["fabric"]
+            if config.limits == limits and wanted.items() <= fabric.items():
+                require_unchanged(path.parent, config)
+                return read_engine_record(path.parent)
+        except (EngineError, KeyError):
+            # A folder of another kind, or one that was damaged; whoever loads it is told.
+            continue
+    return None
 
 
 def _pretrained(checkpoint: Checkpoint, precision: str) -> dict[str, object]:

@@ -135,7 +135,10 @@ def write_engine_config(
     provenance: Mapping[str, Any],
     kv_cache_type: str = "DISABLED",
 ) -> None:
-    """Writes `config.json`, last: it digests the other files. `provenance` has `Provenance`'s fields but `files`."""
+    """Writes `config.json`, last: it digests the other files.
+
+    `provenance` has `Provenance`'s fields but `files`, and whatever else the builder has to say.
+    """
     files = {p.name: _file_digest(p) for p in sorted(directory.iterdir()) if p.name != CONFIG_FILE}
     document = {
         "pretrained_config": dict(pretrained),

@@ -97,6 +97,9 @@ class OnnxRuntimeBackend:
     def copy_out(self, name: str) -> None:
         """Nothing to do: the engine wrote the host array."""
 
+    def wait(self) -> None:
+        """Nothing to do: a pass is complete when `execute` returns."""
+
     def close(self) -> None:
         self._binding = self._session = None
         if self._buffers is not None:

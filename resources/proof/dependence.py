@@ -32,7 +32,7 @@ def prove(
     convention: GatherConvention,
     dtype: str,
     *,
-    profile: int | None,
+    profile: int,
     seed: int,
     noise_floor: float = 0.0,
     pairs: Sequence[tuple[int, int]] = (),

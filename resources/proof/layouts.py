@@ -4,8 +4,8 @@ Contract: a layout is lengths and changes, no tokens. What is expected holds for
 not see each other. The micro layouts prove the convention; the others prove, with the ids of every sequence as a run of
 real work has them, that it holds for each place in a batch and up to each limit:
 
-- crowded: as many sequences as a batch ever has, all short. Sequence i is changed in the experiments that are set in the binary code
-  of i + 1, so that a vector follows exactly its own sequence, or is found out.
+- crowded: as many sequences as a batch ever has, all short. Sequence i is changed in the experiments that are set in
+  the binary code of i + 1, so that a vector follows exactly its own sequence, or is found out.
 - full: as many sequences as can fill the token limit, of similar length.
 - long: one sequence as long as fits.
 

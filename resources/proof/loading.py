@@ -14,6 +14,7 @@ from resources.checkpoint import Tokenizer, load_tokenizer
 from resources.engine.backend import Backend, Engine, open_backend
 from resources.engine.bindings import Binding, classify, require_complete
 from resources.engine.config import EngineConfig, read_engine_config, require_raw_path, require_unchanged
+from resources.engine.plugins import PluginLibrary
 from resources.errors import CheckpointError, EngineError, EngineRefused
 from resources.packing import PackedBatch
 from resources.proof.convention import MICRO_LIMITS, Run, detect, guarded
@@ -41,11 +42,18 @@ _SEED = 20
 """Any will do; fixed, so that an engine's verdict is the same every time."""
 
 
-def load(directory: Path, *, threads: int | None = None, progress: Callable[[str], None] | None = None) -> ProvenEngine:
+def load(
+    directory: Path,
+    *,
+    threads: int | None = None,
+    plugins: Sequence[PluginLibrary] = (),
+    progress: Callable[[str], None] | None = None,
+) -> ProvenEngine:
     """Opens the engine in `directory` and proves its gather convention, or raises; nothing is left open then.
 
     `EngineRefused` carries the report with whatever evidence there is; a plain `EngineError` means that there is no
-    engine to speak of: a missing file, an unreadable plan. `progress` is told, in words, what is being done.
+    engine to speak of: a missing file, an unreadable plan. `threads` are ONNX Runtime's; `plugins` are the libraries
+    that a TensorRT plan needs. `progress` is told, in words, what is being done.
     """
     config = read_engine_config(directory)
     validation = _Validation(config, progress or (lambda _: None))
@@ -59,7 +67,7 @@ def load(directory: Path, *, threads: int | None = None, progress: Callable[[str
     tokens = Tokens(tokenizer, config.vocab_size)
     validation.progress(f"opening the engine {config.engine_id[:16]}")
     with ExitStack() as opened:
-        backend = open_backend(directory, config, threads=threads)
+        backend = open_backend(directory, config, threads=threads, plugins=plugins)
         opened.callback(backend.close)
         engine = validation.bind(backend)
         opened.callback(engine.close)
@@ -130,7 +138,7 @@ class _Validation:
                             fewest_trials=MICRO_TRIALS,
                         )
                     )
-            self._prove_limits(_runner(engine, dtype, profile=None), tokens, convention)
+            self._prove_limits(engine, tokens, convention)
         return convention
 
     def _warm_up(self, engine: Engine, tokens: Tokens) -> None:
@@ -143,27 +151,30 @@ class _Validation:
             engine.run(batch, profile=profile)
         self.warm_up = True
 
-    def _prove_limits(self, run: Run, tokens: Tokens, convention: GatherConvention) -> None:
+    def _prove_limits(self, engine: Engine, tokens: Tokens, convention: GatherConvention) -> None:
+        dtype = self.config.dtype
         floor = max(d.noise_floor for d in self.dependence)
-        layouts = large_layouts(self.config.limits)
-        self.placement = check_placement(run, layouts[0], tokens, convention, seed=_SEED)
+        crowded = large_layouts(self.config.limits)[0]
+        self.placement = check_placement(_runner(engine, dtype, profile=None), crowded, tokens, convention, seed=_SEED)
         self._pass(self.placement)
         pairs = _moving_pairs(self.dependence)
-        for layout in layouts:
-            self.progress(f"proving a batch of {len(layout.lengths)} sequences and {layout.lengths.sum()} tokens")
-            self._pass(
-                prove(
-                    run,
-                    layout,
-                    tokens,
-                    convention,
-                    self.config.dtype,
-                    profile=None,
-                    seed=_SEED,
-                    noise_floor=floor,
-                    pairs=pairs,
+        for profile, limits in enumerate(engine.profiles):
+            run = _runner(engine, dtype, profile=profile)
+            for layout in large_layouts(limits):
+                self.progress(f"proving a batch of {len(layout.lengths)} sequences and {layout.lengths.sum()} tokens")
+                self._pass(
+                    prove(
+                        run,
+                        layout,
+                        tokens,
+                        convention,
+                        dtype,
+                        profile=profile,
+                        seed=_SEED,
+                        noise_floor=floor,
+                        pairs=pairs,
+                    )
                 )
-            )
 
     def _pass(self, finding: Detection | InputCheck | Dependence | Placement) -> None:
         if isinstance(finding, Dependence):

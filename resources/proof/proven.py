@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -11,7 +11,7 @@ import numpy as np
 from resources.engine.backend import Engine
 from resources.engine.config import EngineConfig
 from resources.errors import EngineError, EngineRefused
-from resources.packing import pack
+from resources.packing import PackedBatch, pack
 from resources.proof.validation import ValidationReport
 from resources.records import GatherConvention, Limits
 
@@ -64,8 +64,16 @@ class ProvenEngine:
         `sequences` are int arrays of token ids, within `limits` together; anything else is an `EngineError`. The result
         is the caller's own. One batch at a time: not for use by two threads at once.
         """
+        return self.submit(self.pack(sequences))()
+
+    def pack(self, sequences: Sequence[np.ndarray]) -> PackedBatch:
+        """The batch of `sequences`, as `extract` takes them, for `submit`. Leaves a batch that is running alone."""
         _require_batch(sequences, self.config.vocab_size)
-        return self._engine.run(pack(sequences, self.convention))
+        return pack(sequences, self.convention)
+
+    def submit(self, batch: PackedBatch) -> Callable[[], np.ndarray]:
+        """Starts what `pack` made and gives back what waits for it and returns the vectors, once, before the next."""
+        return self._engine.submit(batch)
 
     def close(self) -> None:
         """Frees everything; a second call does nothing."""

@@ -121,8 +121,7 @@ class Dependence:
     """What moves what, at one shape under one optimisation profile."""
 
     shape: str
-    profile: int | None
-    """None where the engine chose it."""
+    profile: int
     n_sequences: int
     n_tokens: int
     longest: int

@@ -64,9 +64,31 @@ def test_every_batch_makes_every_call_in_the_one_right_order(directory):
             *(f"copy_in {t}" for t in INPUTS),
             "execute",
             "copy_out hidden_states",
+            "wait",
         ]
         filled = [recording.calls.index(f"host {t}") for t in INPUTS]
         assert max(filled) < recording.calls.index("copy_in input_ids")
+
+
+def test_a_batch_that_was_started_is_collected_once_and_before_the_next(directory):
+    engine, recording = opened(directory)
+    first = engine.submit(batch(3, 1))
+    assert "wait" not in recording.calls
+    expected = engine.run(batch(3, 1))
+    with pytest.raises(EngineError, match="another one was started since"):
+        first()
+    second = engine.submit(batch(3, 1))
+    np.testing.assert_array_equal(second(), expected)
+    with pytest.raises(EngineError, match="collected already"):
+        second()
+
+
+def test_the_host_arrays_are_not_refilled_while_a_batch_may_still_read_them(directory):
+    engine, recording = opened(directory)
+    engine.submit(batch(3, 1))
+    recording.calls.clear()
+    engine.submit(batch(2, 2))
+    assert recording.calls[:2] == ["wait", "use_profile"]
 
 
 def test_a_result_survives_the_next_batch(directory):
