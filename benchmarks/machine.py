@@ -26,7 +26,9 @@ def describe() -> dict[str, object]:
 
 def _commit() -> str:
     folder = Path(__file__).parent
-    run = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=folder, capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=folder, capture_output=True, text=True, check=False
+    )
     return run.stdout.strip() or "unknown"
 
 
