@@ -22,7 +22,6 @@ from io_managers import layout, reading
 from io_managers.delta_table import StoreError
 from io_managers.lineage import LineageError
 from resources.errors import EngineRefused, FabricError
-from resources.model import Model
 from resources.probe_files import ProbeFormat, ProbeSet, register
 
 PROGRESS_SECONDS = 5.0
@@ -86,7 +85,7 @@ def register_command(probes: Path, **options: Any) -> None:
 
 @fabric.command()
 @probe_options
-@click.option("--model", default=None, help="Checkpoint: the packaged default's name, or a path to a GGUF file.")
+@click.option("--model", default=None, help="A path to a GGUF file; unset: FABRIC_MODEL, else the packaged model.")
 @click.option(
     "--over-long",
     type=click.Choice(["refuse", "truncate_left", "truncate_right"]),
@@ -97,7 +96,7 @@ def register_command(probes: Path, **options: Any) -> None:
 @click.option("--max-tokens", default=1024, show_default=True, help="Most tokens of one sequence.")
 @click.option("--max-batch-tokens", default=2048, show_default=True, help="Most tokens of one packed batch.")
 @click.option("--max-batch-size", default=64, show_default=True, help="Most sequences of one packed batch.")
-@click.option("--threads", default=None, type=int, help="CPU threads; unset: every core.")
+@click.option("--threads", default=None, type=int, help="CPU threads; unset: FABRIC_THREADS, else every core.")
 def extract(
     probes: Path,
     model: str | None,
@@ -116,8 +115,8 @@ def extract(
         "max_num_tokens": max(max_batch_tokens, max_tokens),
         "max_batch_size": max_batch_size,
     }
-    if model or Model().checkpoint:
-        settings["checkpoint"] = _checkpoint_setting(model)
+    if model:
+        settings["checkpoint"] = model
     run_config = CONSOLE_QUIET | {
         "resources": {
             "model": {"config": settings},
@@ -172,11 +171,6 @@ def export(part: str, target: Path, model_key: str | None) -> None:
     """Write one partition's vectors, with the header that describes them, to a file."""
     rows = reading.export_partition(part, target, model_key=model_key)
     click.echo(f"{part}: {rows:,} vectors written to {target}")
-
-
-def _checkpoint_setting(model: str | None) -> str:
-    spec = model or Model().checkpoint
-    return str(Path(spec).resolve()) if Path(spec).exists() else spec
 
 
 def _register(

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import fcntl
 import shutil
+import time
 from pathlib import Path
 
 import dagster as dg
 
 from io_managers import layout
+from io_managers.delta_table import janitor
+
+LEFT_OVER_S = 86400
 
 
 def initialise() -> Path:
@@ -27,7 +31,17 @@ def initialise() -> Path:
             shutil.copyfile(Path(__file__).parent / "dagster.yaml", dagster_home / "dagster.yaml")
             with dg.DagsterInstance.from_config(str(dagster_home)) as instance:
                 instance.get_dynamic_partitions("probe_shards")
+        _clean_up()
     return dagster_home
+
+
+def _clean_up() -> None:
+    """Removes what killed runs left in the lake, among the engines and in the scratch folder more than a day ago."""
+    janitor(layout.lake_path(), older_than_s=LEFT_OVER_S)
+    limit = time.time() - LEFT_OVER_S
+    for left in (*layout.scratch_path().iterdir(), *layout.engines_path().glob(".building-*")):
+        if left.stat().st_mtime < limit:
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def open_instance() -> dg.DagsterInstance:

@@ -1,0 +1,57 @@
+"""The home: made once, also by many at once, kept, and cleared of what killed runs left."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fabric_assets.instance import initialise, open_instance
+from io_managers import layout
+
+DAYS = 2 * 86400
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FABRIC_HOME", str(tmp_path / "a home"))
+    return tmp_path / "a home"
+
+
+def test_partitions_and_changed_settings_survive_a_second_initialisation(home: Path) -> None:
+    with open_instance() as instance:
+        instance.add_dynamic_partitions("probe_shards", ["set.00000"])
+    settings = home / "dagster" / "dagster.yaml"
+    settings.write_text(settings.read_text() + "# mine\n")
+    with open_instance() as instance:
+        assert instance.get_dynamic_partitions("probe_shards") == ["set.00000"]
+    assert settings.read_text().endswith("# mine\n")
+
+
+@pytest.mark.slow
+def test_many_processes_may_make_one_home_at_once() -> None:
+    code = "from fabric_assets.instance import open_instance\nwith open_instance() as i: i.get_runs_count()"
+    children = [subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    assert [(child.communicate()[1], child.returncode)[1] for child in children] == [0] * 4
+
+
+def test_only_what_was_left_long_ago_is_cleared() -> None:
+    initialise()
+    old = [layout.scratch_path() / "tokenise-old", layout.engines_path() / ".building-old"]
+    kept = [layout.scratch_path() / "tokenise-new", layout.engines_path() / "0123456789abcdef"]
+    for folder in (*old, *kept):
+        folder.mkdir()
+        (folder / "file").write_text("x")
+    unfinished = layout.lake_path() / "table" / "part.parquet.tmp"
+    unfinished.parent.mkdir()
+    unfinished.write_text("x")
+    past = time.time() - DAYS
+    for path in (*old, unfinished, kept[1]):
+        os.utime(path, (past, past))
+    initialise()
+    assert not any(path.exists() for path in (*old, unfinished))
+    assert all(path.exists() for path in kept)
