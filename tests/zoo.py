@@ -8,6 +8,7 @@ packed ONNX graph that reads and attends as the project's own graphs do. A kind 
 from __future__ import annotations
 
 import functools
+import json
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -32,6 +33,28 @@ GRAPH_VERSION = "zoo"
 Step = Callable[["Graph", str], str]
 
 
+OURS: Mapping[str, list[str | int]] = {
+    "input_ids": ["num_tokens"],
+    "position_ids": ["num_tokens"],
+    "last_token_ids": ["num_sequences"],
+    "padded_index": ["num_sequences", "padded_length"],
+    "packed_index": ["num_tokens"],
+}
+TENSORRT_LLMS: Mapping[str, list[str | int]] = {
+    "input_ids": ["num_tokens"],
+    "position_ids": ["num_tokens"],
+    "last_token_ids": ["num_sequences"],
+    "context_lengths": ["num_sequences"],
+    "host_context_lengths": ["num_sequences"],
+    "host_request_types": ["num_sequences"],
+    "host_max_attention_window_sizes": [1],
+    "host_sink_token_length": [1],
+    "host_runtime_perf_knobs": [16],
+    "host_context_progress": [1],
+}
+"""What an engine of TensorRT-LLM exposes with packed input, its attention plugin and no key-value cache."""
+
+
 @dataclass(frozen=True)
 class Kind:
     """How an engine is made, and what must be said of it."""
@@ -51,6 +74,8 @@ class Kind:
     output: Step | None = None
     """The gathered vectors [n, hidden], changed."""
     attention: str = "causal"
+    """Or "bidirectional"; or "pack", over everything; or "lengths", causal as told by context_lengths alone."""
+    inputs: Mapping[str, list[str | int]] = field(default_factory=lambda: OURS)
     equal_rows: float = 0.0
     """This share of the embedding's rows, all equal."""
     extra_input: str | None = None
@@ -80,6 +105,9 @@ class Graph:
 
     def floats(self, values: Any) -> str:
         return self._keep(np.asarray(values, dtype=self.precision))
+
+    def float32(self, value: float) -> str:
+        return self._keep(np.array([value], dtype=np.float32))
 
     def normal(self, *shape: int, scale: float = 1.0) -> str:
         return self.floats(scale * self.random.standard_normal(shape))
@@ -160,6 +188,41 @@ def write_engine(
     return read_engine_record(directory)
 
 
+def write_foreign_engine(
+    directory: Path, seed: int = 0, *, precision: str = "float32", to_plan: Callable[[Path, Path, Limits], object]
+) -> None:
+    """Writes the engine "tensorrt-llm-inputs" as TensorRT-LLM leaves one: config.json and plan; and a tokenizer."""
+    directory.mkdir(parents=True, exist_ok=True)
+    spec, tokenizer = KINDS["tensorrt-llm-inputs"], _tokenizer()
+    graph = directory / GRAPH_FILE
+    onnx.save(_model(spec, tokenizer.vocab_size, precision, seed), graph)
+    to_plan(graph, directory / FOREIGN_PLAN, spec.limits)
+    graph.unlink()
+    tokenizer.save(directory)
+    document = {
+        "version": "0.20.0",
+        "pretrained_config": {
+            "architecture": "LlamaForCausalLM",
+            "dtype": precision,
+            "hidden_size": HIDDEN,
+            "vocab_size": tokenizer.vocab_size,
+            "num_hidden_layers": 1,
+            "mapping": {"world_size": 1, "tp_size": 1, "pp_size": 1},
+        },
+        "build_config": {
+            "max_batch_size": spec.limits.max_batch_size,
+            "max_num_tokens": spec.limits.max_num_tokens,
+            "max_input_len": spec.limits.max_input_len,
+            "kv_cache_type": "DISABLED",
+            "plugin_config": {"remove_input_padding": True, "gpt_attention_plugin": precision},
+        },
+    }
+    (directory / "config.json").write_text(json.dumps(document))
+
+
+_LONG = {"host_runtime_perf_knobs", "host_context_progress"}
+"""64-bit in TensorRT-LLM's engines."""
+
 _ELEMENT = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16}
 
 
@@ -174,19 +237,14 @@ def _model(spec: Kind, vocab_size: int, precision: str, seed: int) -> onnx.Model
     if spec.output:
         out = spec.output(g, out)
     g.nodes.append(helper.make_node("Identity", [out], ["hidden_states"]))
-    shapes = {
-        "input_ids": ["num_tokens"],
-        "position_ids": ["num_tokens"],
-        "last_token_ids": ["num_sequences"],
-        "padded_index": ["num_sequences", "padded_length"],
-        "packed_index": ["num_tokens"],
-    }
-    if spec.extra_input:
-        shapes[spec.extra_input] = ["num_tokens"]
+    shapes = {**spec.inputs, **({spec.extra_input: ["num_tokens"]} if spec.extra_input else {})}
     graph = helper.make_graph(
         g.nodes,
         "zoo",
-        [helper.make_tensor_value_info(name, TensorProto.INT32, shape) for name, shape in shapes.items()],
+        [
+            helper.make_tensor_value_info(name, TensorProto.INT64 if name in _LONG else TensorProto.INT32, shape)
+            for name, shape in shapes.items()
+        ],
         [helper.make_tensor_value_info("hidden_states", _ELEMENT[precision], ["num_sequences", HIDDEN])],
         g.initializers,
     )
@@ -212,9 +270,10 @@ def _states(g: Graph, spec: Kind, vocab_size: int) -> str:
 
 
 def _attention(g: Graph, x: str, kind: str) -> str:
-    """Attention of each sequence over itself, padded inside; "pack" attends over the whole pack."""
+    """Attention of each sequence over itself, padded inside, if `kind` does not say otherwise."""
     q, k, v = (g.op("MatMul", x, g.normal(HIDDEN, HIDDEN, scale=HIDDEN**-0.5)) for _ in range(3))
-    if kind == "pack":
+    packed = kind in ("pack", "lengths")
+    if packed:
         q, k, v = (g.op("Unsqueeze", t, g.ints(0)) for t in (q, k, v))
         length = g.count(x)
     else:
@@ -223,12 +282,42 @@ def _attention(g: Graph, x: str, kind: str) -> str:
     scores = g.op("Mul", g.op("MatMul", q, g.op("Transpose", k, perm=[0, 2, 1])), g.floats(HIDDEN**-0.5))
     if kind != "bidirectional":
         slots = g.range(length)
-        causal = g.op("GreaterOrEqual", g.op("Unsqueeze", slots, g.ints(1)), slots)
-        scores = g.op("Where", causal, scores, g.floats(-1e4))
+        seen = g.op("GreaterOrEqual", g.op("Unsqueeze", slots, g.ints(1)), slots)
+        if kind == "lengths":
+            seen = g.op("And", seen, _of_one_sequence(g, slots))
+        scores = g.op("Where", seen, scores, g.floats(-1e4))
     mixed = g.op("Reshape", g.op("MatMul", g.op("Softmax", scores, axis=-1), v), g.ints(-1, HIDDEN))
-    if kind != "pack":
+    if not packed:
         mixed = g.op("Gather", mixed, "packed_index")
     return g.op("MatMul", mixed, g.normal(HIDDEN, HIDDEN, scale=2 * HIDDEN**-0.5))
+
+
+def _of_one_sequence(g: Graph, slots: str) -> str:
+    """bool [T, T]: whether two packed tokens are of one sequence, by context_lengths."""
+    sequences = g.range(g.count("context_lengths"))
+    up_to = g.op("GreaterOrEqual", g.op("Unsqueeze", sequences, g.ints(1)), sequences)
+    lengths = g.op("Unsqueeze", g.op("Cast", "context_lengths", to=TensorProto.FLOAT), g.ints(1))
+    ends = g.op("MatMul", g.op("Cast", up_to, to=TensorProto.FLOAT), lengths)
+    column = g.op("Unsqueeze", g.op("Cast", slots, to=TensorProto.FLOAT), g.ints(1))
+    behind = g.op("GreaterOrEqual", column, g.op("Transpose", ends, perm=[1, 0]))
+    sequence = g.op("ReduceSum", g.op("Cast", behind, to=TensorProto.FLOAT), g.ints(1), keepdims=1)
+    return g.op("Equal", sequence, g.op("Transpose", sequence, perm=[1, 0]))
+
+
+def _disturbed_by_wrong_metadata(g: Graph, out: str) -> str:
+    """Adds the mean distance of each of TensorRT-LLM's host-side inputs from what it must hold in every batch."""
+    right = {
+        "host_context_lengths": g.op("Cast", "context_lengths", to=TensorProto.FLOAT),
+        "host_request_types": g.float32(0),
+        "host_max_attention_window_sizes": g.float32(LIMITS.max_input_len),
+        "host_sink_token_length": g.float32(0),
+        "host_runtime_perf_knobs": g.float32(-1),
+        "host_context_progress": g.float32(0),
+    }
+    for name, expected in right.items():
+        off = g.op("Abs", g.op("Sub", g.op("Cast", name, to=TensorProto.FLOAT), expected))
+        out = g.op("Add", out, g.cast(g.op("ReduceMean", off, axes=[0], keepdims=1)))
+    return out
 
 
 @functools.cache
@@ -365,6 +454,9 @@ KINDS: dict[str, Kind] = {
     "both-consistent-exclusive": _right(_EXCLUSIVE, "tie-break", state=_drifting(0.02)),
     "both-consistent-inclusive": _right(_INCLUSIVE, "tie-break", state=_drifting(0.02)),
     "equal-embedding-rows": _right(_EXCLUSIVE, equal_rows=0.5),
+    "tensorrt-llm-inputs": _right(
+        _EXCLUSIVE, inputs=TENSORRT_LLMS, attention="lengths", output=_disturbed_by_wrong_metadata
+    ),
     "tie-break-misled": _wrong("wrong-dependence", state=_drifting(20)),
     "all-zero": _wrong("all-zero", output=_times(0)),
     "constant": _wrong("ambiguous", output=_constant),

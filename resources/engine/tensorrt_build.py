@@ -169,7 +169,7 @@ def _read_timing_cache(config: Any, path: Path | None) -> Any:
         cache = config.create_timing_cache(content)
         if cache is not None and config.set_timing_cache(cache, False):
             return cache
-        logger.warning("the timing cache %s does not fit this TensorRT; the build starts without it", path)
+        logger.warning("the timing cache %s does not fit this TensorRT; the build measures everything anew", path)
     return None
 
 

@@ -81,16 +81,7 @@ def set_precision(trt: Any, config: Any, network: Any, *, precision: str, float3
         return
     config.set_flag(trt.BuilderFlag.FP16)
     config.set_flag(trt.BuilderFlag.OBEY_PRECISION_CONSTRAINTS)
-    held = 0
-    for layer in (network.get_layer(i) for i in range(network.num_layers)):
-        outputs = [layer.get_output(i) for i in range(layer.num_outputs)]
-        if layer.type in (trt.LayerType.CONSTANT, trt.LayerType.CAST) or not outputs:
-            continue
-        if all(o.name in float32_tensors and not o.is_shape_tensor for o in outputs):
-            layer.precision = trt.DataType.FLOAT
-            for index in range(layer.num_outputs):
-                layer.set_output_type(index, trt.DataType.FLOAT)
-            held += 1
+    held = _hold_to_float32(trt, network, float32_tensors)
     logger.info("%d of %d layers are held to float32", held, network.num_layers)
 
 
@@ -164,6 +155,30 @@ def checked(log: TensorRtLog, what: str | Callable[[], str], call: Callable[...,
     if result is None or result is False:
         raise EngineError(f"{_said(what)}{log.said()}")
     return result
+
+
+def _hold_to_float32(trt: Any, network: Any, float32_tensors: frozenset[str]) -> int:
+    """Holds every layer that makes one of `float32_tensors`, or works on one, and says how many.
+
+    The parser makes several layers of some operators; of those only the last makes a tensor of the graph's own name.
+    """
+    known, held = set(float32_tensors), 0
+    for layer in (network.get_layer(i) for i in range(network.num_layers)):
+        outputs = [layer.get_output(i) for i in range(layer.num_outputs)]
+        inputs = [layer.get_input(i) for i in range(layer.num_inputs)]
+        if layer.type == trt.LayerType.CAST or any(o.dtype != trt.DataType.FLOAT for o in outputs):
+            continue
+        if layer.type == trt.LayerType.CONSTANT:
+            known.update(o.name for o in outputs)
+            continue
+        if known.isdisjoint(t.name for t in (*inputs, *outputs) if t is not None):
+            continue
+        layer.precision = trt.DataType.FLOAT
+        for index in range(layer.num_outputs):
+            layer.set_output_type(index, trt.DataType.FLOAT)
+        known.update(o.name for o in outputs)
+        held += 1
+    return held
 
 
 def _said(what: str | Callable[[], str]) -> str:

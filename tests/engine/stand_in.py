@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
+import tempfile
 import types
 import weakref
 from collections import Counter
@@ -22,13 +23,19 @@ import numpy as np
 import onnx
 import pytest
 
+from resources.checkpoint import TokenizerPolicy, open_checkpoint
 from resources.engine.bindings import NUMPY_DTYPE, input_shape
+from resources.engine.config import FOREIGN_PLAN, write_engine_config
 from resources.engine.tensorrt_build import profiles
+from resources.graph import write_packed_graph
 from resources.records import Limits
+from tests.tiny import tiny_gguf
 
 VERSION = "99.0"
 GPU = "Stand-in GPU"
 COMPUTE_CAPABILITY = "9.0"
+VERSIONS = {"tensorrt": VERSION, "gpu": GPU, "compute_capability": COMPUTE_CAPABILITY}
+TWO_PROFILES = Limits(max_batch_size=16, max_num_tokens=512, max_input_len=300)
 NOTHING = object()
 """In `StandIn.fail`: the call gives None."""
 
@@ -40,6 +47,31 @@ def write_plan(graph: Path, plan: Path, limits: Limits, *, layers: int = 1, on_h
     most = [[p.limits.max_batch_size, p.limits.max_num_tokens, p.limits.max_input_len] for p in profiles(limits)]
     header = {"profiles": most, "layers": layers, "on_host": on_host}
     plan.write_bytes(_MAGIC + json.dumps(header).encode() + b"\n" + onnx.load(graph).SerializeToString())
+
+
+def write_two_profiles(directory: Path) -> Path:
+    """A tiny checkpoint's engine in `directory`, whose limits give it two profiles."""
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = open_checkpoint(str(tiny_gguf(Path(folder) / "tiny.gguf")))
+        write_packed_graph(checkpoint, Path(folder) / "model.onnx")
+        write_plan(Path(folder) / "model.onnx", directory / FOREIGN_PLAN, TWO_PROFILES, layers=2)
+        tokenizer = checkpoint.tokenizer(TokenizerPolicy())
+        tokenizer.save(directory)
+    write_engine_config(
+        directory,
+        backend="tensorrt",
+        plan=FOREIGN_PLAN,
+        pretrained={"dtype": "float32", "hidden_size": 64, "vocab_size": 273, "num_hidden_layers": 2},
+        limits=TWO_PROFILES,
+        provenance={
+            "model_key": "m",
+            "checkpoint_digest": "c",
+            "tokenizer_id": tokenizer.tokenizer_id,
+            "graph_version": "g",
+            "versions": VERSIONS,
+        },
+    )
+    return directory
 
 
 @dataclass

@@ -10,24 +10,19 @@ import numpy as np
 import pytest
 
 from resources import proof
-from resources.checkpoint import TokenizerPolicy, open_checkpoint
 from resources.engine.backend import Engine, open_backend
 from resources.engine.bindings import classify
-from resources.engine.config import FOREIGN_PLAN, read_engine_config, write_engine_config
+from resources.engine.config import FOREIGN_PLAN, read_engine_config
 from resources.engine.cuda_memory import COUNTS
 from resources.errors import EngineError, EngineRefused
-from resources.graph import write_packed_graph
 from resources.packing import pack
 from resources.records import GatherConvention, Limits
 from tests import zoo
 from tests.engine import stand_in as fake
 from tests.engine.stand_in import NOTHING, StandIn
-from tests.tiny import tiny_gguf
 
 INPUTS = ["input_ids", "position_ids", "last_token_ids", "padded_index", "packed_index"]
 TENSORS = [*INPUTS, "hidden_states"]
-VERSIONS = {"tensorrt": fake.VERSION, "gpu": fake.GPU, "compute_capability": fake.COMPUTE_CAPABILITY}
-TWO_PROFILES = Limits(max_batch_size=16, max_num_tokens=512, max_input_len=300)
 
 
 @pytest.fixture
@@ -40,7 +35,7 @@ def stand_in(monkeypatch):
 
 def plan_of(graph: Path, plan: Path, limits: Limits) -> dict[str, str]:
     fake.write_plan(graph, plan, limits)
-    return VERSIONS
+    return fake.VERSIONS
 
 
 def zoo_engine(directory: Path, kind: str = "exclusive-end", **how) -> Path:
@@ -50,29 +45,7 @@ def zoo_engine(directory: Path, kind: str = "exclusive-end", **how) -> Path:
 
 @pytest.fixture(scope="module")
 def two_profiles(tmp_path_factory) -> Path:
-    """A tiny checkpoint's engine, whose limits give it two profiles."""
-    directory = tmp_path_factory.mktemp("two-profiles")
-    checkpoint = open_checkpoint(str(tiny_gguf(tmp_path_factory.mktemp("checkpoint") / "tiny.gguf")))
-    graph = tmp_path_factory.mktemp("graph") / "model.onnx"
-    write_packed_graph(checkpoint, graph)
-    fake.write_plan(graph, directory / FOREIGN_PLAN, TWO_PROFILES)
-    tokenizer = checkpoint.tokenizer(TokenizerPolicy())
-    tokenizer.save(directory)
-    write_engine_config(
-        directory,
-        backend="tensorrt",
-        plan=FOREIGN_PLAN,
-        pretrained={"dtype": "float32", "hidden_size": 64, "vocab_size": 273, "num_hidden_layers": 2},
-        limits=TWO_PROFILES,
-        provenance={
-            "model_key": "m",
-            "checkpoint_digest": "c",
-            "tokenizer_id": tokenizer.tokenizer_id,
-            "graph_version": "g",
-            "versions": VERSIONS,
-        },
-    )
-    return directory
+    return fake.write_two_profiles(tmp_path_factory.mktemp("two-profiles"))
 
 
 def opened(directory: Path) -> Engine:
