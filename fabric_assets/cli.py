@@ -23,6 +23,7 @@ from io_managers.delta_table import StoreError
 from io_managers.lineage import LineageError
 from resources.errors import EngineRefused, FabricError
 from resources.probe_files import ProbeFormat, ProbeSet, register
+from resources.proof import load
 
 PROGRESS_SECONDS = 5.0
 CONSOLE_QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
@@ -60,7 +61,13 @@ def probe_options(command: Callable[..., None]) -> Callable[..., None]:
                 help="auto: by the file's ending.",
             ),
             click.option("--name", default=None, help="The probe set's name; unset: from the file's name."),
-            click.option("--shard-rows", default=10_000, show_default=True, help="Most rows of one partition."),
+            click.option(
+                "--shard-rows",
+                type=click.IntRange(min=1),
+                default=10_000,
+                show_default=True,
+                help="Most rows of one partition.",
+            ),
         ]
     ):
         command = option(command)
@@ -93,10 +100,26 @@ def register_command(probes: Path, **options: Any) -> None:
     show_default=True,
     help="What happens to a text with more tokens than --max-tokens.",
 )
-@click.option("--max-tokens", default=1024, show_default=True, help="Most tokens of one sequence.")
-@click.option("--max-batch-tokens", default=2048, show_default=True, help="Most tokens of one packed batch.")
-@click.option("--max-batch-size", default=64, show_default=True, help="Most sequences of one packed batch.")
-@click.option("--threads", default=None, type=int, help="CPU threads; unset: FABRIC_THREADS, else every core.")
+@click.option(
+    "--max-tokens", type=click.IntRange(min=2), default=1024, show_default=True, help="Most tokens of one sequence."
+)
+@click.option(
+    "--max-batch-tokens",
+    type=click.IntRange(min=8),
+    default=2048,
+    show_default=True,
+    help="Most tokens of one packed batch.",
+)
+@click.option(
+    "--max-batch-size",
+    type=click.IntRange(min=4),
+    default=64,
+    show_default=True,
+    help="Most sequences of one packed batch.",
+)
+@click.option(
+    "--threads", type=click.IntRange(min=1), default=None, help="CPU threads; unset: FABRIC_THREADS, else every core."
+)
 def extract(
     probes: Path,
     model: str | None,
@@ -116,7 +139,7 @@ def extract(
         "max_batch_size": max_batch_size,
     }
     if model:
-        settings["checkpoint"] = model
+        settings["checkpoint"] = str(Path(model).resolve()) if Path(model).exists() else model
     run_config = CONSOLE_QUIET | {
         "resources": {
             "model": {"config": settings},
@@ -144,13 +167,11 @@ def extract(
 @fabric.command()
 @click.argument("engine_dir", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="The whole report as JSON.")
-@click.option("--threads", default=None, type=int, help="CPU threads; unset: every core.")
+@click.option("--threads", type=click.IntRange(min=1), default=None, help="CPU threads; unset: every core.")
 def validate(engine_dir: Path, as_json: bool, threads: int | None) -> None:
     """Load the engine in ENGINE_DIR through the proof and print what was shown. Exit 1 when it is refused."""
-    from resources.proof import load
-
     try:
-        with load(engine_dir, threads=threads) as engine:
+        with load(engine_dir, threads=threads, progress=logging.getLogger("fabric.proof").info) as engine:
             report = engine.report
     except EngineRefused as refusal:
         report = refusal.report

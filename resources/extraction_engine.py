@@ -7,6 +7,8 @@ engine once per process; a refusal becomes a `dagster.Failure` that is not retri
 from __future__ import annotations
 
 import json
+import logging
+import os
 import threading
 from pathlib import Path
 
@@ -18,6 +20,8 @@ from resources.proof import ProvenEngine, load
 from resources.proof.validation import ValidationReport
 from resources.records import EngineRecord
 
+logger = logging.getLogger("fabric.proof")
+
 _lock = threading.Lock()
 _opened: dict[str, ProvenEngine] = {}
 
@@ -25,7 +29,9 @@ _opened: dict[str, ProvenEngine] = {}
 class ExtractionEngine(dg.ConfigurableResource):
     """Opens a built engine through the proof. A process keeps the last one it opened."""
 
-    threads: int | None = Field(default=None, description="CPU threads of one forward pass; unset: every core.")
+    threads: int | None = Field(
+        default=None, ge=1, description="CPU threads of one forward pass; unset: FABRIC_THREADS, else every core."
+    )
 
     def open(self, engine: EngineRecord, engines_folder: Path) -> ProvenEngine:
         """The proven engine; a refused one raises `dagster.Failure` with its report as metadata."""
@@ -48,8 +54,15 @@ class ExtractionEngine(dg.ConfigurableResource):
             if engine.engine_id not in _opened:
                 for other in list(_opened):
                     _opened.pop(other).close()
-                _opened[engine.engine_id] = load(engines_folder / engine.directory, threads=self.threads)
+                _opened[engine.engine_id] = load(
+                    engines_folder / engine.directory, threads=self._threads, progress=logger.info
+                )
             return _opened[engine.engine_id]
+
+    @property
+    def _threads(self) -> int | None:
+        given = os.environ.get("FABRIC_THREADS")
+        return self.threads or (int(given) if given else None)
 
 
 def refusal_metadata(report: ValidationReport) -> dict[str, dg.MetadataValue]:

@@ -5,6 +5,7 @@ One resource serves the `engine` and `tokenised_batches` assets, so that the two
 
 from __future__ import annotations
 
+import os
 from functools import lru_cache
 from typing import Literal
 
@@ -19,8 +20,10 @@ from resources.records import Limits
 class Model(dg.ConfigurableResource):
     """The checkpoint, its tokenizer policy, and what one packed batch may hold."""
 
-    checkpoint: str = Field(
-        default=DEFAULT_CHECKPOINT, description="The packaged default's name, or a path to a GGUF file."
+    # None, not what FABRIC_MODEL says: run configuration of any other field puts a field's own default back.
+    checkpoint: str | None = Field(
+        default=None,
+        description="The packaged default's name, or a path to a GGUF file; unset: FABRIC_MODEL, else that default.",
     )
     over_long: Literal["refuse", "truncate_left", "truncate_right"] = Field(
         default="refuse",
@@ -32,7 +35,7 @@ class Model(dg.ConfigurableResource):
         default=True, description="Read special tokens written in a text as such (as transformers does)."
     )
     max_input_len: int = Field(
-        default=1024, ge=1, description="Most tokens of one sequence; never more than the checkpoint has positions for."
+        default=1024, ge=2, description="Most tokens of one sequence; never more than the checkpoint has positions for."
     )
     max_num_tokens: int = Field(default=2048, ge=8, description="Most tokens of one packed batch.")
     max_batch_size: int = Field(default=64, ge=4, description="Most sequences of one packed batch.")
@@ -43,7 +46,7 @@ class Model(dg.ConfigurableResource):
         return Limits(max_batch_size=self.max_batch_size, max_num_tokens=self.max_num_tokens, max_input_len=longest)
 
     def open_checkpoint(self) -> Checkpoint:
-        return _checkpoint(self.checkpoint)
+        return _checkpoint(self._spec)
 
     def open_tokenizer(self) -> Tokenizer:
         policy = TokenizerPolicy(
@@ -53,7 +56,11 @@ class Model(dg.ConfigurableResource):
             over_long=self.over_long,
             max_tokens=self.limits.max_input_len,
         )
-        return _tokenizer(self.checkpoint, policy)
+        return _tokenizer(self._spec, policy)
+
+    @property
+    def _spec(self) -> str:
+        return self.checkpoint or os.environ.get("FABRIC_MODEL", DEFAULT_CHECKPOINT)
 
 
 @lru_cache(maxsize=2)

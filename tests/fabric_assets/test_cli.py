@@ -53,6 +53,14 @@ def test_extract_reads_the_named_fields_and_tells_what_it_made(home: Path) -> No
     assert np.isfinite(vectors).all()
 
 
+def test_what_a_call_leaves_open_is_as_the_environment_says(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FABRIC_MODEL", str(home / "tiny.gguf"))
+    monkeypatch.setenv("FABRIC_THREADS", "1")
+    run = fabric("extract", write_probes(home, 2), "--text-field", "q", *SMALL)
+    assert run.returncode == 0, run.stderr
+    assert read_hidden_states()[1].shape == (2, 64)
+
+
 def test_export_writes_what_read_hidden_states_gives(home: Path) -> None:
     assert extract(home, write_probes(home, 4), "--text-field", "q").returncode == 0
     run = fabric("export", "probes.00000", "--to", home / "out.npy")
@@ -67,6 +75,10 @@ def test_export_writes_what_read_hidden_states_gives(home: Path) -> None:
         (["extract", "{probes}"], 1, "fields seen"),
         (["extract", "{probes}", "--text-field", "q", "--model", "absent.gguf"], 1, "absent.gguf"),
         (["extract", "{probes}", "--text-field", "q", "--model", "{probes}"], 1, "path of a .gguf file"),
+        (["extract", "{probes}", "--max-batch-size", "3"], 2, "x>=4"),
+        (["extract", "{probes}", "--max-batch-tokens", "7"], 2, "x>=8"),
+        (["extract", "{probes}", "--max-tokens", "1"], 2, "x>=2"),
+        (["extract", "{probes}", "--threads", "0"], 2, "x>=1"),
         (["export", "no.00000", "--to", "x.npy"], 1, "no vectors"),
         (["export", "no.00000", "--to", "x.doc"], 1, ".doc"),
         (["validate", "{folder}"], 1, "config.json"),
@@ -94,6 +106,7 @@ def test_validate_prints_the_verdict_and_the_evidence(
     words = fabric("validate", home / "engine")
     assert words.returncode == code
     assert words.stdout.startswith(verdict)
+    assert "finding the gather convention" in words.stderr
 
 
 @pytest.mark.slow
