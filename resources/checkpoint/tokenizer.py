@@ -100,10 +100,6 @@ class Tokenizer:
         """The text that `ids` spell, control tokens included."""
         return self._backend.decode([int(i) for i in ids], skip_special_tokens=False)
 
-    def token_texts(self, ids: Iterable[int]) -> list[str]:
-        """Each token's text by itself; a token that is part of a character shows as the replacement character."""
-        return self._backend.decode_batch([[int(i)] for i in ids], skip_special_tokens=False)
-
     def save(self, directory: Path) -> None:
         """Writes `tokenizer.json`, which Hugging Face's libraries read too, and the policy beside it."""
         vocabulary = self._vocabulary
