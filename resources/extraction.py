@@ -65,7 +65,6 @@ class PartitionVectors:
         self.dtype = engine.dtype
         self.dim = engine.hidden_size
         self.input_digest = input_digest
-        self.error: BaseException | None = None
         self._engine = engine
         self._work_items = work_items
         self._requests = requests
@@ -73,6 +72,7 @@ class PartitionVectors:
         self._queue: queue.Queue[HiddenStates | None] = queue.Queue(maxsize=QUEUED_BATCHES)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
 
     @property
     def throughput(self) -> Throughput:
@@ -87,8 +87,8 @@ class PartitionVectors:
         while (states := self._queue.get()) is not None:
             yield states
         self._thread.join()
-        if self.error is not None:
-            raise self.error
+        if self._error is not None:
+            raise self._error
 
     def close(self) -> None:
         """Stops the driving thread and waits for it; the engine stays open."""
@@ -110,7 +110,7 @@ class PartitionVectors:
                     if self._stop.is_set():
                         return
         except BaseException as error:
-            self.error = error
+            self._error = error
         finally:
             self._put(None)
 

@@ -164,8 +164,7 @@ class HiddenStates:
 class VectorStream(Protocol):
     """One partition's vectors, pulled in the order of its work items by whoever stores them.
 
-    Nothing runs before the first pull. A failure is kept in `error` and ends the iteration by being raised; the puller
-    may see it wrapped by the library in between, and re-raises `error` instead.
+    Nothing runs before the first pull. A failure ends the iteration by being raised, as itself.
     """
 
     part: str
@@ -175,7 +174,6 @@ class VectorStream(Protocol):
     dim: int
     input_digest: bytes
     """`partition_digest` of the manifest that the extraction read."""
-    error: BaseException | None
 
     def __iter__(self) -> Iterator[HiddenStates]: ...
 

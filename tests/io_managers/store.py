@@ -212,7 +212,6 @@ class Stream:
     chunks: Sequence[HiddenStates]
     engine: EngineRecord = ENGINE
     failure: BaseException | None = None
-    error: BaseException | None = None
     pulled: int = 0
     closed: bool = False
     changes: dict[str, Any] = field(default_factory=dict)
@@ -231,7 +230,6 @@ class Stream:
             self.pulled += 1
             yield chunk
         if self.failure is not None:
-            self.error = self.failure
             raise self.failure
 
     def close(self) -> None:
