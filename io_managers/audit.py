@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import xxhash
 
-from io_managers.reading import partition_files
+from io_managers.stored_rows import partition_files
 from io_managers.tables import HIDDEN_STATES, REFUSED_PROBES
 
 ROWS_A_BATCH = 1024

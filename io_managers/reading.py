@@ -50,7 +50,6 @@ __all__ = [
     "find_engine",
     "iter_hidden_states",
     "latest_verdict",
-    "partition_files",
     "read_engine",
     "read_hidden_states",
 ]

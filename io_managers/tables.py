@@ -8,6 +8,7 @@ against nothing but its own earlier rows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -21,6 +22,11 @@ class TableSpec:
     schema: pa.Schema
     replaces: tuple[str, ...]
     per_model: bool = False
+
+    def rows_of(self, records: Sequence[object]) -> pa.RecordBatch:
+        """The records as rows: each column is the attribute of its name."""
+        arrays = [pa.array([getattr(r, f.name) for r in records], type=f.type) for f in self.schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
 def _column(name: str, kind: pa.DataType, *, nullable: bool = False) -> pa.Field:

@@ -7,7 +7,6 @@ from fabric_assets.defs.partitions import probe_shards
 build_engine_job = dg.define_asset_job(
     "build_engine",
     selection=dg.AssetSelection.assets("engine", "engine_validation_report"),
-    executor_def=dg.in_process_executor,
     description="Builds the engine and proves it.",
 )
 
@@ -17,6 +16,5 @@ extract_job = dg.define_asset_job(
         "probe_sets", "tokenised_batches", "work_items", "extraction_requests", "hidden_states"
     ),
     partitions_def=probe_shards,
-    executor_def=dg.in_process_executor,
     description="Probe files in, vectors out, for one shard or a range, with the newest engine.",
 )

@@ -17,8 +17,8 @@ ERROR, WARN = dg.AssetCheckSeverity.ERROR, dg.AssetCheckSeverity.WARN
 
 @dg.asset_check(asset=engine_validation_report, blocking=True)
 def convention_proved(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-    """The newest engine's gather convention is proved; a refused engine stops what is downstream."""
-    engine = read_engine(layout.lake_path())
+    """The gather convention of the run's engine is proved; a refused engine stops what is downstream."""
+    engine = read_engine(layout.lake_path(), run_id=context.run.run_id)
     verdict = latest_verdict(layout.lake_path(), engine.engine_id)
     proved = verdict is not None and verdict.verdict == "proved"
     return dg.AssetCheckResult(passed=proved, severity=ERROR, metadata=reports.verdict_row(engine, verdict))
@@ -57,7 +57,7 @@ def convention_proved(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckRe
 )
 def hidden_states_checks(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
     lake = layout.lake_path()
-    engine = read_engine(lake)
+    engine = read_engine(lake, run_id=context.run.run_id)
     accounts = [
         audit.account(lake, part, model_key=engine.model_key, rows_in=shard_of(layout.probes_path(), part)[1].n_rows)
         for part in context.partition_keys

@@ -1,9 +1,8 @@
 """Assets `extraction_requests` and `hidden_states`: what is asked of an engine, and the vectors it gave."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import dagster as dg
-import pyarrow as pa
 
 from fabric_assets import reports
 from fabric_assets.defs.partitions import BACKFILL, probe_shards
@@ -17,7 +16,6 @@ from resources.proof import ProvenEngine
 from resources.proof.contract import WorkDescription, check_contract
 from resources.records import (
     EngineRecord,
-    ExtractionRequest,
     WorkItemManifest,
     digest,
     extraction_request,
@@ -71,15 +69,9 @@ def _requests_write(part: str, stored: StoredPartitions, engine: EngineRecord) -
         scope={"engine_id": engine.engine_id},
         content_digest=digest(r.request_id.encode() for r in requests),
         n_rows=len(requests),
-        batches=lambda: _request_batches(requests),
+        batches=lambda: iter([EXTRACTION_REQUESTS.rows_of(requests)]),
         describe=lambda committed: reports.rows_written(committed, ()),
     )
-
-
-def _request_batches(requests: Sequence[ExtractionRequest]) -> Iterator[pa.RecordBatch]:
-    schema = EXTRACTION_REQUESTS.schema
-    arrays = [pa.array([getattr(r, f.name) for r in requests], type=f.type) for f in schema]
-    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _vectors_write(part: str, proven: ProvenEngine, engine: EngineRecord, stored: StoredPartitions) -> VectorWrite:

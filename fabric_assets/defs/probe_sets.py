@@ -62,13 +62,7 @@ def _record_batches(probe_set: ProbeSet, shard: Shard) -> Iterator[pa.RecordBatc
             rows.append(row)
             characters += len(row.text or "")
         if len(rows) == ROWS_A_BATCH or characters >= CHARACTERS_A_BATCH:
-            yield _record_batch(rows)
+            yield PROBE_SETS.rows_of(rows)
             rows, characters = [], 0
     if rows:
-        yield _record_batch(rows)
-
-
-def _record_batch(rows: list[Probe]) -> pa.RecordBatch:
-    columns = [[getattr(row, name) for row in rows] for name in PROBE_SETS.schema.names]
-    arrays = [pa.array(c, type=f.type) for c, f in zip(columns, PROBE_SETS.schema, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=PROBE_SETS.schema)
+        yield PROBE_SETS.rows_of(rows)

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 import dagster as dg
-import pyarrow as pa
 
 from fabric_assets import reports
 from fabric_assets.defs.partitions import BACKFILL, probe_shards
@@ -42,6 +41,7 @@ from resources.work_items import tokenise_partition
 def tokenise(
     context: dg.AssetExecutionContext, model: Model, probe_sets: StoredPartitions
 ) -> Iterator[dg.Output[StageWrites]]:
+    # Filled while the first output is stored, which ends before the second one is asked for.
     manifests: dict[str, Sequence[WorkItemManifest]] = {}
     yield dg.Output(StageWrites(_tokenised(context.partition_keys, model, probe_sets, manifests)), "tokenised_batches")
     yield dg.Output(StageWrites(_manifest_write(part, rows) for part, rows in manifests.items()), "work_items")
@@ -73,16 +73,11 @@ def _tokenised(
 
 
 def _manifest_write(part: str, manifest: Sequence[WorkItemManifest]) -> StageWrite:
-    def batches() -> Iterator[pa.RecordBatch]:
-        names = WORK_ITEMS.schema.names
-        arrays = [pa.array([getattr(m, n) for m in manifest], type=WORK_ITEMS.schema.field(n).type) for n in names]
-        yield pa.RecordBatch.from_arrays(arrays, schema=WORK_ITEMS.schema)
-
     return StageWrite(
         part=part,
         stage="work_items",
         content_digest=partition_digest(manifest),
         n_rows=len(manifest),
-        batches=batches,
+        batches=lambda: iter([WORK_ITEMS.rows_of(manifest)]),
         describe=lambda committed: reports.rows_written(committed, ()),
     )

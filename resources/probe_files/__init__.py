@@ -9,27 +9,16 @@ of a Parquet file; a record of a CSV file after its header that is not a blank l
 of the line (JSONL, text), of the row (Parquet) or of the record after the header (CSV).
 """
 
-from resources.probe_files.probe_set import (
-    ProbeFormat,
-    ProbeSet,
-    Shard,
-    Source,
-    SourceSlice,
-    load_probe_set,
-    shard_of,
-)
+from resources.probe_files.probe_set import ProbeFormat, ProbeSet, Shard, load_probe_set, shard_of
 from resources.probe_files.probes import REASONS
 from resources.probe_files.register import register
-from resources.probe_files.shards import ShardSurvey, read_shard, survey_shard
+from resources.probe_files.shards import read_shard, survey_shard
 
 __all__ = [
     "REASONS",
     "ProbeFormat",
     "ProbeSet",
     "Shard",
-    "ShardSurvey",
-    "Source",
-    "SourceSlice",
     "load_probe_set",
     "read_shard",
     "register",

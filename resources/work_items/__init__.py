@@ -10,6 +10,5 @@ blocks, and computed once in each.
 
 from resources.work_items.partition import TokenisedPartition, tokenise_partition
 from resources.work_items.rows import ROWS
-from resources.work_items.tokenise import REASONS, Encoder
 
-__all__ = ["REASONS", "ROWS", "Encoder", "TokenisedPartition", "tokenise_partition"]
+__all__ = ["ROWS", "TokenisedPartition", "tokenise_partition"]
