@@ -21,11 +21,14 @@ from fabric_assets.instance import initialise, open_instance
 from io_managers import layout, reading
 from io_managers.delta_table import StoreError
 from io_managers.lineage import LineageError
+from resources.engine.backend import choose_backend
+from resources.engine.plugins import configured_plugins
 from resources.errors import EngineRefused, FabricError
 from resources.probe_files import ProbeFormat, ProbeSet, register
 from resources.proof import load
 
 PROGRESS_SECONDS = 5.0
+
 CONSOLE_QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 
@@ -120,6 +123,20 @@ def register_command(probes: Path, **options: Any) -> None:
 @click.option(
     "--threads", type=click.IntRange(min=1), default=None, help="CPU threads; unset: FABRIC_THREADS, else every core."
 )
+@click.option(
+    "--backend",
+    type=click.Choice(["auto", "onnxruntime", "tensorrt"]),
+    default="auto",
+    show_default=True,
+    help="What runs the model. auto: tensorrt where it can run, else onnxruntime on the CPU.",
+)
+@click.option(
+    "--precision",
+    type=click.Choice(["float32", "float16", "bfloat16"]),
+    default="float32",
+    show_default=True,
+    help="Of weights and states; vectors are stored in it, one table for each.",
+)
 def extract(
     probes: Path,
     model: str | None,
@@ -128,6 +145,8 @@ def extract(
     max_batch_tokens: int,
     max_batch_size: int,
     threads: int | None,
+    backend: str,
+    precision: str,
     **options: Any,
 ) -> None:
     """Extract one vector for each probe of PROBES (a file or a folder) into the lake."""
@@ -146,11 +165,15 @@ def extract(
             "extraction_engine": {"config": {"threads": threads} if threads else {}},
         }
     }
+    if backend == "auto":
+        backend, reason = choose_backend()
+        click.echo(f"backend: {reason}")
+    build = {"engine": {"config": {"backend": backend, "precision": precision}}}
     definitions = _definitions()
     with open_instance() as instance:
         probe_set = _register(instance, probes, **options)
         click.echo(f"{probe_set.describe()}: {len(probe_set.shards)} partition(s)")
-        _run(definitions, instance, "build_engine", run_config)
+        _run(definitions, instance, "build_engine", run_config | {"ops": build})
         engine = reading.read_engine(layout.lake_path())
         click.echo(f"engine {engine.engine_id[:16]} ({engine.backend}, {engine.precision}) is proved")
         failed = [
@@ -171,7 +194,9 @@ def extract(
 def validate(engine_dir: Path, as_json: bool, threads: int | None) -> None:
     """Load the engine in ENGINE_DIR through the proof and print what was shown. Exit 1 when it is refused."""
     try:
-        with load(engine_dir, threads=threads, progress=logging.getLogger("fabric.proof").info) as engine:
+        with load(
+            engine_dir, threads=threads, plugins=configured_plugins(), progress=logging.getLogger("fabric.proof").info
+        ) as engine:
             report = engine.report
     except EngineRefused as refusal:
         report = refusal.report

@@ -15,6 +15,7 @@ from pathlib import Path
 import dagster as dg
 from pydantic import Field
 
+from resources.engine.plugins import configured_plugins
 from resources.errors import EngineRefused
 from resources.proof import ProvenEngine, load
 from resources.proof.validation import ValidationReport
@@ -31,6 +32,11 @@ class ExtractionEngine(dg.ConfigurableResource):
 
     threads: int | None = Field(
         default=None, ge=1, description="CPU threads of one forward pass; unset: FABRIC_THREADS, else every core."
+    )
+
+    plugins: str | None = Field(
+        default=None,
+        description="Libraries that a TensorRT plan needs, as path=sha256 separated by ':'; unset: FABRIC_TRT_PLUGINS.",
     )
 
     def open(self, engine: EngineRecord, engines_folder: Path) -> ProvenEngine:
@@ -55,7 +61,10 @@ class ExtractionEngine(dg.ConfigurableResource):
                 for other in list(_opened):
                     _opened.pop(other).close()
                 _opened[engine.engine_id] = load(
-                    engines_folder / engine.directory, threads=self._threads, progress=logger.info
+                    engines_folder / engine.directory,
+                    threads=self._threads,
+                    plugins=configured_plugins(self.plugins),
+                    progress=logger.info,
                 )
             return _opened[engine.engine_id]
 

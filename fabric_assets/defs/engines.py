@@ -10,6 +10,7 @@ from pydantic import Field
 from fabric_assets import reports
 from io_managers import layout
 from io_managers.tables import ENGINE_VALIDATION_REPORTS, ENGINES
+from resources.engine.backend import choose_backend
 from resources.engine.build import build_engine
 from resources.engine.config import read_engine_record
 from resources.extraction_engine import ExtractionEngine
@@ -20,8 +21,13 @@ from resources.records import EngineRecord, EngineVerdict
 class EngineBuild(dg.Config):
     """How the engine is built. What it is built from is the `model` resource."""
 
-    backend: Literal["onnxruntime"] = Field(default="onnxruntime", description="What runs the packed graph.")
-    precision: Literal["float32", "float16"] = Field(default="float32", description="Weights and states.")
+    backend: Literal["auto", "onnxruntime", "tensorrt"] = Field(
+        default="auto", description="What runs the packed graph. auto: tensorrt where it can run, else onnxruntime."
+    )
+    precision: Literal["float32", "float16", "bfloat16"] = Field(default="float32", description="Weights and states.")
+    tactic_sources: list[str] = Field(
+        default=[], description="Libraries (CUBLAS, ...) whose kernels TensorRT may use beside its own, if installed."
+    )
     directory: str | None = Field(
         default=None, description="An engine directory that is there already, to register instead of building one."
     )
@@ -39,13 +45,18 @@ def engine(context: dg.AssetExecutionContext, config: EngineBuild, model: Model)
         directory = Path(config.directory).resolve()
         record = replace(read_engine_record(directory), directory=str(directory))
     else:
+        backend: str = config.backend
+        if backend == "auto":
+            backend, reason = choose_backend()
+            context.log.info(f"backend: {reason}")
         record = build_engine(
             model.open_checkpoint(),
             model.open_tokenizer(),
             layout.engines_path(),
-            backend=config.backend,
+            backend=backend,
             precision=config.precision,
             limits=model.limits,
+            tactic_sources=tuple(config.tactic_sources),
         )
     context.add_output_metadata(reports.engine(record, layout.engines_path()))
     return record

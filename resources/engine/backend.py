@@ -84,6 +84,18 @@ def open_backend(
     )
 
 
+def choose_backend() -> tuple[str, str]:
+    """The backend for this machine, and why in a sentence: TensorRT where it can run, else ONNX Runtime on the CPU."""
+    from resources.engine.cuda_memory import describe_device
+    from resources.engine.tensorrt_versions import import_tensorrt
+
+    try:
+        version, device = import_tensorrt().__version__, describe_device()
+    except EngineError as error:
+        return "onnxruntime", f"onnxruntime on the CPU, since tensorrt cannot be used here: {error}"
+    return "tensorrt", f"tensorrt {version} on {device.name}, rather than onnxruntime, which runs on the CPU only"
+
+
 class Engine:
     """An opened engine, ready to run. Whether its vectors can be trusted is not known here.
 

@@ -15,6 +15,8 @@ from pathlib import Path
 
 from resources.errors import ConfigurationError, EngineError
 
+VARIABLE = "FABRIC_TRT_PLUGINS"
+
 _TENSORRT_LLM_NAMESPACE = b"tensorrt_llm"
 """Where TensorRT-LLM's engines look for their plugins (`TRT_LLM_PLUGIN_NAMESPACE`)."""
 
@@ -28,10 +30,10 @@ class PluginLibrary:
     """64 hexadecimal digits."""
 
 
-def parse_plugins(setting: str) -> tuple[PluginLibrary, ...]:
-    """Reads `path=sha256`, several separated by `os.pathsep`, as FABRIC_TRT_PLUGINS holds them."""
+def configured_plugins(setting: str | None = None) -> tuple[PluginLibrary, ...]:
+    """The libraries of `setting`, or of FABRIC_TRT_PLUGINS: `path=sha256`, several separated by `os.pathsep`."""
     libraries = []
-    for entry in filter(None, setting.split(os.pathsep)):
+    for entry in filter(None, (os.environ.get(VARIABLE, "") if setting is None else setting).split(os.pathsep)):
         path, _, sha256 = entry.rpartition("=")
         if not Path(path).is_absolute() or len(sha256) != 64 or not set(sha256.lower()) <= set("0123456789abcdef"):
             raise ConfigurationError(

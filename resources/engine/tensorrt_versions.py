@@ -33,7 +33,7 @@ def import_tensorrt() -> Any:
     """The module, 8.6 or newer; an `EngineError` says what to install."""
     try:
         import tensorrt
-    except ImportError as error:
+    except (ImportError, OSError, RuntimeError) as error:
         raise EngineError(
             f"TensorRT cannot be imported ({error}); install this project's extra `gpu`, or use the backend onnxruntime"
         ) from error

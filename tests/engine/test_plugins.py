@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from resources import proof
-from resources.engine.plugins import PluginLibrary, load_plugins, parse_plugins
+from resources.engine.plugins import VARIABLE, PluginLibrary, configured_plugins, load_plugins
 from resources.errors import ConfigurationError, EngineError, FabricError
 from tests import zoo
 
@@ -37,14 +37,16 @@ def shared_library() -> Path:
         ),
     ],
 )
-def test_a_setting_names_libraries_with_their_digests(setting, expected):
-    assert parse_plugins(setting) == expected
+def test_a_setting_names_libraries_with_their_digests(monkeypatch, setting, expected):
+    assert configured_plugins(setting) == expected
+    monkeypatch.setenv(VARIABLE, setting)
+    assert configured_plugins() == expected
 
 
 @pytest.mark.parametrize("setting", ["/a/b.so", f"b.so={DIGEST}", "/a/b.so=0a0a", f"/a/b.so={'zz' * 32}", "="])
 def test_a_setting_that_names_none_says_what_is_expected(setting):
     with pytest.raises(ConfigurationError, match="expected an absolute path, =, and the file's SHA-256"):
-        parse_plugins(setting)
+        configured_plugins(setting)
 
 
 def test_a_library_with_its_digest_is_loaded(tmp_path, shared_library):

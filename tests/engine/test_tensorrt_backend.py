@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from resources import proof
-from resources.engine.backend import Engine, open_backend
+from resources.checkpoint import TokenizerPolicy, open_checkpoint
+from resources.engine.backend import Engine, choose_backend, open_backend
 from resources.engine.bindings import classify
+from resources.engine.build import build_engine
 from resources.engine.config import FOREIGN_PLAN, read_engine_config
 from resources.engine.cuda_memory import COUNTS
 from resources.errors import EngineError, EngineRefused
@@ -20,6 +22,7 @@ from resources.records import GatherConvention, Limits
 from tests import zoo
 from tests.engine import stand_in as fake
 from tests.engine.stand_in import NOTHING, StandIn
+from tests.tiny import tiny_gguf
 
 INPUTS = ["input_ids", "position_ids", "last_token_ids", "padded_index", "packed_index"]
 TENSORS = [*INPUTS, "hidden_states"]
@@ -242,3 +245,26 @@ def test_a_closed_engine_frees_everything_once(tmp_path, stand_in):
     assert len(freed) == 2 * len(TENSORS)
     with pytest.raises(EngineError, match="closed"):
         engine.run(batch(1))
+
+
+def test_a_machine_that_can_run_tensorrt_chooses_it(stand_in):
+    assert choose_backend() == (
+        "tensorrt",
+        "tensorrt 99.0 on Stand-in GPU, rather than onnxruntime, which runs on the CPU only",
+    )
+
+
+def test_a_machine_without_a_device_chooses_onnx_runtime_and_says_why(stand_in):
+    stand_in.fail["cudaGetDeviceProperties"] = 100
+    backend, reason = choose_backend()
+    assert backend == "onnxruntime"
+    assert "tensorrt cannot be used here: cudaGetDeviceProperties failed" in reason
+
+
+def test_building_for_tensorrt_without_it_says_what_to_install(tmp_path, stand_in, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorrt", None)
+    checkpoint = open_checkpoint(str(tiny_gguf(tmp_path / "tiny.gguf")))
+    tokenizer = checkpoint.tokenizer(TokenizerPolicy())
+    with pytest.raises(EngineError, match="or use the backend onnxruntime"):
+        build_engine(checkpoint, tokenizer, tmp_path / "engines", backend="tensorrt", limits=Limits(8, 64, 32))
+    assert not (tmp_path / "engines").exists()
