@@ -13,6 +13,7 @@ from pathlib import Path
 
 import dagster as dg
 
+from fabric_assets.defs.partitions import probe_shards
 from io_managers import layout
 from io_managers.delta_table import janitor
 
@@ -30,7 +31,7 @@ def initialise() -> Path:
         if not (dagster_home / "dagster.yaml").exists():
             shutil.copyfile(Path(__file__).parent / "dagster.yaml", dagster_home / "dagster.yaml")
             with dg.DagsterInstance.from_config(str(dagster_home)) as instance:
-                instance.get_dynamic_partitions("probe_shards")
+                instance.get_dynamic_partitions(str(probe_shards.name))
         _clean_up()
     return dagster_home
 

@@ -42,13 +42,16 @@ class Model(dg.ConfigurableResource):
 
     @property
     def limits(self) -> Limits:
+        """What one packed batch may hold; a sequence is never longer than the checkpoint has positions for."""
         longest = min(self.max_input_len, self.open_checkpoint().config.max_position_embeddings)
         return Limits(max_batch_size=self.max_batch_size, max_num_tokens=self.max_num_tokens, max_input_len=longest)
 
     def open_checkpoint(self) -> Checkpoint:
+        """The checkpoint, opened once per process; a `CheckpointError` where it cannot be used."""
         return _checkpoint(self._spec)
 
     def open_tokenizer(self) -> Tokenizer:
+        """The checkpoint's tokenizer under the policy that the fields make."""
         policy = TokenizerPolicy(
             add_bos=self.add_bos,
             add_eos=self.add_eos,

@@ -56,6 +56,7 @@ def convention_proved(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckRe
     ],
 )
 def hidden_states_checks(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
+    """Reads every vector of the run's partitions back once, for all four checks."""
     lake = layout.lake_path()
     engine = read_engine(lake, run_id=context.run.run_id)
     accounts = [

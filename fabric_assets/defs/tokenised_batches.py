@@ -41,6 +41,7 @@ from resources.work_items import tokenise_partition
 def tokenise(
     context: dg.AssetExecutionContext, model: Model, probe_sets: StoredPartitions
 ) -> Iterator[dg.Output[StageWrites]]:
+    """The tokens of each shard's probes, cut into work items, and the manifest of those."""
     # Filled while the first output is stored, which ends before the second one is asked for.
     manifests: dict[str, Sequence[WorkItemManifest]] = {}
     yield dg.Output(StageWrites(_tokenised(context.partition_keys, model, probe_sets, manifests)), "tokenised_batches")

@@ -40,6 +40,8 @@ class Change:
 
 @dataclass(frozen=True)
 class Layout:
+    """The lengths of one batch's sequences, and the changes of tokens that are tried on it."""
+
     name: str
     lengths: np.ndarray
     """int32 [n]."""

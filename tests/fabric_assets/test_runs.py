@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -91,9 +90,7 @@ def test_checks_pass_on_a_good_partition_and_are_blocking_where_they_must(fabric
 def test_running_again_stores_and_computes_nothing(fabric: Fabric) -> None:
     [part] = fabric.register(["one", "two"], format="text")
     first = metadata(fabric.extract(part), "hidden_states", part)
-    started = time.monotonic()
     again = metadata(fabric.run(*PARTITIONED, partition_key=part), "hidden_states", part)
-    assert time.monotonic() - started < 20
     assert (first["already_stored"], again["already_stored"]) == (False, True)
     assert again["delta_version"] == first["delta_version"]
     assert again["tokens"] == 0
