@@ -17,6 +17,7 @@ import click
 import dagster as dg
 
 from fabric_assets import report_text
+from fabric_assets.defs.partitions import probe_shards
 from fabric_assets.instance import initialise, open_instance
 from io_managers import layout, reading
 from io_managers.delta_table import StoreError
@@ -240,7 +241,7 @@ def _register(
         folder=layout.probes_path(),
         progress=_reading_progress(probes),
     )
-    instance.add_dynamic_partitions("probe_shards", [shard.part for shard in probe_set.shards])
+    instance.add_dynamic_partitions(str(probe_shards.name), [shard.part for shard in probe_set.shards])
     return probe_set
 
 
@@ -270,7 +271,8 @@ def _run(
         for check in result.get_asset_check_evaluations()
         if not check.passed and check.severity == dg.AssetCheckSeverity.ERROR
     ]
-    raise FabricError("; ".join(s.strip() for s in (*sentences, *checks) if s) or f"run {result.run_id} failed")
+    said = "; ".join(s.strip() for s in (*sentences, *checks) if s)
+    raise FabricError(said or f"run {result.run_id} failed before its first step; `make ui` shows its log")
 
 
 def _sentence(data: Any) -> str:

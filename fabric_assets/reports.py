@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from uuid import uuid4
 
 import dagster as dg
 
@@ -104,20 +103,6 @@ def validation(report: ValidationReport) -> Metadata:
         "decided_by": dg.MetadataValue.text(str(report.decided_by)),
         "evidence": dg.MetadataValue.json(json.loads(report.to_json())),
     }
-
-
-def verdict(report: ValidationReport, engine: EngineRecord) -> EngineVerdict:
-    """The table row of a report."""
-    return EngineVerdict(
-        report_id=uuid4().hex,
-        engine_id=engine.engine_id,
-        model_key=engine.model_key,
-        verdict=report.verdict,
-        convention=report.convention,
-        decided_by=report.decided_by,
-        reason=report.reason,
-        evidence_json=report.to_json(),
-    )
 
 
 def verdict_row(engine: EngineRecord, row: EngineVerdict | None) -> Metadata:

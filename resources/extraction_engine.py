@@ -33,7 +33,6 @@ class ExtractionEngine(dg.ConfigurableResource):
     threads: int | None = Field(
         default=None, ge=1, description="CPU threads of one forward pass; unset: FABRIC_THREADS, else every core."
     )
-
     plugins: str | None = Field(
         default=None,
         description="Libraries that a TensorRT plan needs, as path=sha256 separated by ':'; unset: FABRIC_TRT_PLUGINS.",

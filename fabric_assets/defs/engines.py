@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
+from uuid import uuid4
 
 import dagster as dg
 from pydantic import Field
@@ -77,4 +78,13 @@ def engine_validation_report(
     """
     report = extraction_engine.report(engine, layout.engines_path())
     context.add_output_metadata(reports.validation(report))
-    return reports.verdict(report, engine)
+    return EngineVerdict(
+        report_id=uuid4().hex,
+        engine_id=engine.engine_id,
+        model_key=engine.model_key,
+        verdict=report.verdict,
+        convention=report.convention,
+        decided_by=report.decided_by,
+        reason=report.reason,
+        evidence_json=report.to_json(),
+    )
