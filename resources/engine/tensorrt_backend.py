@@ -60,9 +60,9 @@ class TensorRtBackend:
             self._tensors = {b.tensor.name: b.tensor for b in bindings}
             for binding in bindings:
                 name, size = binding.tensor.name, _bytes(binding.tensor, binding.maximum)
-                self._memory.allocate_pinned(name, size)
                 if binding.tensor.location == "device":
                     self._memory.allocate_device(name, size)
+                self._memory.allocate_pinned(name, size)
             free = memory_info().free
             self._context = checked(
                 self._log,

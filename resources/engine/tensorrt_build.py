@@ -79,13 +79,15 @@ def build_plan(
     num_hidden_layers: int,
     timing_cache: Path | None = None,
     tactic_sources: tuple[str, ...] = (),
+    optimization_level: int | None = None,
     compute_capability: str | None = None,
 ) -> None:
     """Writes to `plan` what TensorRT makes of `graph`; whatever it refuses is an `EngineError`.
 
     `timing_cache` is read, if it is there, and written. `tactic_sources` are names of `trt.TacticSource`: the libraries
     whose kernels may be used beside TensorRT's own, and none unless asked for, since they may not be installed.
-    `compute_capability` ("SM89") is for builders that need no GPU (TensorRT-RTX).
+    `optimization_level` goes from 0, the quickest build, to 5; None leaves it to TensorRT. `compute_capability` is for
+    builders that need no GPU (TensorRT-RTX): "SM89" or another.
     """
     require_precision(trt, precision)
     native_log, log = open_log(trt)
@@ -102,6 +104,8 @@ def build_plan(
     set_precision(trt, config, network, precision=precision, float32_tensors=_float32_tensors(graph))
     restrict_tactics(trt, config, tactic_sources)
     show_progress(trt, config)
+    if optimization_level is not None:
+        config.builder_optimization_level = optimization_level
     if compute_capability is not None:
         config.num_compute_capabilities = 1
         config.set_compute_capability(getattr(trt.ComputeCapability, compute_capability), 0)
