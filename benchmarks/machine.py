@@ -25,11 +25,13 @@ def describe() -> dict[str, object]:
 
 
 def _commit() -> str:
-    folder = Path(__file__).parent
-    run = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=folder, capture_output=True, text=True, check=False
-    )
-    return run.stdout.strip() or "unknown"
+    """FABRIC_COMMIT where the tree was copied without its history."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    try:
+        run = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return os.environ.get("FABRIC_COMMIT", "unknown")
+    return run.stdout.strip()
 
 
 def _cpu() -> str:

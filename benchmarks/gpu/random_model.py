@@ -1,0 +1,42 @@
+"""A checkpoint that is only a shape: random weights, made when asked for. Speed at a width needs no download."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import replace
+
+import numpy as np
+
+from resources.checkpoint import Checkpoint, DecoderConfig
+from resources.checkpoint.config import tensor_specs
+
+SHAPE = {
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 32000,
+}
+"""llama-3-8B's, with 4 of its layers and a smaller vocabulary, as the peer has it."""
+
+
+class RandomModel(Checkpoint):
+    """`Checkpoint`'s interface over a configuration alone; the rest of the configuration is another checkpoint's."""
+
+    def __init__(self, like: Checkpoint) -> None:
+        self.name = "random-4096"
+        self.config: DecoderConfig = replace(like.config, **SHAPE)  # type: ignore[arg-type]
+        self._shapes = {spec.name: spec.shape for spec in tensor_specs(self.config)}
+
+    @property
+    def digest(self) -> str:  # type: ignore[override]
+        return f"random {sorted(SHAPE.items())}"
+
+    def tensor(self, name: str) -> np.ndarray:
+        """float32, the same for a name every time; a linear layer's keeps the scale of what it is given."""
+        shape = self._shapes[name]
+        random = np.random.default_rng(zlib.crc32(name.encode()))
+        weight = random.standard_normal(shape, dtype=np.float32)
+        return 1 + weight / 10 if len(shape) == 1 else weight / np.float32(shape[-1]) ** np.float32(0.5)
