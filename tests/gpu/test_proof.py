@@ -1,4 +1,4 @@
-"""Plans on the GPU: built, proved, right; and the zoo, whose wrong engines are refused here as on the CPU."""
+"""Plans on the GPU: built, proved and right."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ import numpy as np
 import pytest
 
 from resources import proof
-from resources.errors import EngineError, EngineRefused
 from resources.packing import plan
 from tests import zoo
 from tests.gpu.conftest import LIMITS
 
-RIGHT = [name for name, kind in zoo.KINDS.items() if "proved" in kind.reasons]
-WRONG = [name for name in zoo.KINDS if name not in RIGHT]
 LEAST_COSINE = {"float16": 0.9995, "float32": 0.999999}
 
 
@@ -39,25 +36,6 @@ def test_vectors_are_those_of_onnx_runtime_in_float32(engines, reference, precis
         seen, expected = vectors(engine, sequences), vectors(right, sequences)
     cosines = (seen * expected).sum(1) / np.linalg.norm(seen, axis=1) / np.linalg.norm(expected, axis=1)
     assert cosines.min() >= LEAST_COSINE[precision]
-
-
-@pytest.mark.parametrize("precision", ["float16", "float32"])
-@pytest.mark.parametrize("kind", RIGHT)
-def test_no_right_engine_is_refused(tmp_path, to_plan, kind, precision):
-    zoo.write_engine(kind, tmp_path, precision=precision, to_plan=to_plan(precision))
-    with proof.load(tmp_path) as engine:
-        assert engine.convention is zoo.KINDS[kind].convention
-
-
-@pytest.mark.parametrize("kind", WRONG)
-def test_no_wrong_engine_is_accepted(tmp_path, to_plan, kind):
-    try:
-        zoo.write_engine(kind, tmp_path, to_plan=to_plan("float32"))
-    except EngineError as error:
-        pytest.skip(f"TensorRT builds no plan of it: {error}")
-    with pytest.raises(EngineRefused) as caught:
-        proof.load(tmp_path)
-    assert caught.value.report.reason in zoo.KINDS[kind].reasons
 
 
 @pytest.mark.parametrize("precision", ["float16", "float32"])
