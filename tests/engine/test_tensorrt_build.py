@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import types
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from resources.proof.layouts import large_layouts, micro_layouts
 from resources.records import Limits
 from tests import zoo
 from tests.tiny import tiny_gguf
+
+pytestmark = pytest.mark.filterwarnings("ignore:Use Deprecated in TensorRT-RTX")
 
 LIMITS = Limits(max_batch_size=32, max_num_tokens=1024, max_input_len=512)
 
@@ -90,13 +93,15 @@ def test_profiles_of_a_serving_size():
     assert (first.tuned_for, second.tuned_for) == (Limits(256, 16384, 64), Limits(64, 16384, 256))
 
 
-def test_the_packed_graph_parses_and_builds(trt, graph, tmp_path, caplog):
+def test_the_packed_graph_parses_and_builds_and_shows_its_progress(trt, graph, tmp_path, caplog, monkeypatch):
     caplog.set_level(logging.INFO, logger="fabric.engine")
+    monkeypatch.setattr(tensorrt_versions, "PROGRESS_SECONDS", 0.0)
     path, precision = graph
     built = build(trt, path, tmp_path / "plan", precision=precision, timing_cache=tmp_path / ".timing")
     assert built.stat().st_size > path.with_name("g.onnx.data").stat().st_size
     assert (tmp_path / ".timing").stat().st_size > 0
     assert f"in {precision} with 2 profiles" in caplog.text
+    assert re.search(r"building: .+, step \d+ of \d+", caplog.text)
 
 
 @pytest.mark.parametrize("kind", ["exclusive-end", "inclusive-end", "tensorrt-llm-inputs", "bidirectional"])
