@@ -177,15 +177,20 @@ def _built_already(engines_folder: Path, wanted: Mapping[str, Any], limits: Limi
     """An unchanged engine whose configuration says all that is `wanted`; None where there is none."""
     for path in sorted(engines_folder.glob("*/config.json")):
         try:
-            config = read_engine_config(path.parent)
-            fabric = json.loads(path.read_bytes())["fabric"]
-            if config.limits == limits and wanted.items() <= fabric.items():
-                require_unchanged(path.parent, config)
-                return read_engine_record(path.parent)
-        except (EngineError, KeyError):
-            # A folder of another kind, or one that was damaged; whoever loads it is told.
+            says = json.loads(path.read_bytes())["fabric"].items()
+        except (ValueError, KeyError, TypeError, AttributeError):
             continue
+        if wanted.items() <= says and _is_whole(path.parent) and read_engine_config(path.parent).limits == limits:
+            return read_engine_record(path.parent)
     return None
+
+
+def _is_whole(directory: Path) -> bool:
+    try:
+        require_unchanged(directory, read_engine_config(directory))
+    except EngineError:
+        return False
+    return True
 
 
 def _pretrained(checkpoint: Checkpoint, precision: str) -> dict[str, object]:
@@ -211,8 +216,11 @@ def _put_in_place(building: Path, engines_folder: Path) -> Path:
     except OSError:
         if not target.is_dir():
             raise
-    else:
-        _sync(engines_folder)
+        if _is_whole(target):
+            return target
+        shutil.rmtree(target)
+        building.rename(target)
+    _sync(engines_folder)
     return target
 
 

@@ -3,6 +3,7 @@ import pytest
 
 from resources import proof
 from resources.checkpoint import TokenizerPolicy, open_checkpoint
+from resources.engine import build
 from resources.engine.build import build_engine
 from resources.engine.config import read_engine_record
 from resources.errors import EngineError
@@ -39,6 +40,22 @@ def test_building_again_keeps_the_engine_and_leaves_nothing_else(checkpoint, tok
     assert build_engine(checkpoint, tokenizer, tmp_path, limits=LIMITS) == first
     assert (tmp_path / first.directory / "config.json").stat().st_ino == marked
     assert [p.name for p in tmp_path.iterdir()] == [first.directory]
+
+
+@pytest.mark.parametrize("damage", ["model.onnx", "tokenizer.json", "config.json"])
+def test_an_engine_that_was_damaged_is_built_anew(checkpoint, tokenizer, tmp_path, damage):
+    first = build_engine(checkpoint, tokenizer, tmp_path, limits=LIMITS)
+    (tmp_path / first.directory / damage).write_bytes(b"{}")
+    assert build_engine(checkpoint, tokenizer, tmp_path, limits=LIMITS) == first
+    proof.load(tmp_path / first.directory, threads=1).close()
+
+
+def test_an_engine_of_other_versions_is_not_kept_in_its_place(checkpoint, tokenizer, tmp_path, monkeypatch):
+    first = build_engine(checkpoint, tokenizer, tmp_path, limits=LIMITS)
+    monkeypatch.setattr(build.importlib.metadata, "version", lambda name: "0.0")
+    second = build_engine(checkpoint, tokenizer, tmp_path, limits=LIMITS)
+    assert (second.versions["onnx"], second.model_key) == ("0.0", first.model_key)
+    assert second.engine_id != first.engine_id
 
 
 def test_an_engine_with_other_limits_is_another_engine_of_the_same_model(checkpoint, tokenizer, tmp_path):
