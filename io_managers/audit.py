@@ -1,25 +1,23 @@
 """Reads a stored partition back and says whether it adds up. No Dagster; nothing is written.
 
-Contract: memory is bounded by one row group and DuckDB's `MEMORY_LIMIT`, whatever the partition's size.
+Contract: memory is one row group and a few hashes of 8 bytes a row, whatever the vectors' width.
 """
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import duckdb
 import numpy as np
-import pyarrow.parquet as pq
+import pyarrow as pa
 import xxhash
 
-from io_managers.stored_rows import partition_files
+from io_managers.stored_rows import stored_batches
 from io_managers.tables import HIDDEN_STATES, REFUSED_PROBES
 
 ROWS_A_BATCH = 1024
-MEMORY_LIMIT = "512MB"
 
 
 @dataclass(frozen=True)
@@ -61,51 +59,44 @@ class VectorScan:
 
 def account(lake: Path, part: str, *, model_key: str, rows_in: int) -> Account:
     """Counts a partition's vectors and refusals."""
-    stored = distinct = 0
-    refused: dict[tuple[str, str], int] = {}
-    with _bounded_duckdb() as connection:
-        if files := partition_files(lake, HIDDEN_STATES, part, model_key=model_key):
-            [(stored, distinct)] = connection.execute(
-                "SELECT count(*), count(DISTINCT probe_id) FROM read_parquet(?, hive_partitioning=false)", [files]
-            ).fetchall()
-        if files := partition_files(lake, REFUSED_PROBES, part):
-            rows = connection.execute(
-                # The partition columns are in the files' paths only.
-                "SELECT stage, reason, count(*) FROM read_parquet(?, hive_partitioning=true, "
-                "hive_types={'part': VARCHAR, 'stage': VARCHAR}) GROUP BY ALL ORDER BY ALL",
-                [files],
-            ).fetchall()
-            refused = {(stage, reason): n for stage, reason, n in rows}
-    return Account(part=part, rows_in=rows_in, stored=stored, distinct=distinct, refused=refused)
+    ids = _column(lake, part, model_key, "probe_id")
+    refused: Counter[tuple[str, str]] = Counter()
+    for batch in stored_batches(lake, REFUSED_PROBES, {"part": part}, columns=["stage", "reason"]):
+        refused.update(zip(batch["stage"].to_pylist(), batch["reason"].to_pylist(), strict=True))
+    hashes = np.concatenate([_hashes(column) for column in ids] or [np.zeros(0, dtype=np.uint64)])
+    # Equal hashes are few, and mostly equal ids; which of them are is settled by the ids themselves.
+    doubtful = _repeated(hashes)
+    apart = len(hashes) - int(np.isin(hashes, doubtful).sum())
+    same = {
+        probe_id
+        for column in (_column(lake, part, model_key, "probe_id") if len(doubtful) else ())
+        for probe_id in column.filter(pa.array(np.isin(_hashes(column), doubtful))).to_pylist()
+    }
+    return Account(part=part, rows_in=rows_in, stored=len(hashes), distinct=apart + len(same), refused=dict(refused))
 
 
 def scan_vectors(lake: Path, part: str, *, model_key: str) -> VectorScan:
     """Hashes and tests every stored payload of a partition, and looks for token sequences that share a vector."""
-    files = partition_files(lake, HIDDEN_STATES, part, model_key=model_key)
     rows = non_finite = damaged = 0
     example = ""
-    for file in files:
-        with pq.ParquetFile(file, pre_buffer=False) as parquet:
-            columns = ["probe_id", "dtype", "payload_xxh3", "payload"]
-            for batch in parquet.iter_batches(batch_size=ROWS_A_BATCH, columns=columns):
-                rows += len(batch)
-                probe_ids, dtypes, hashes, payloads = (batch.column(name).to_pylist() for name in columns)
-                for probe_id, dtype, stored_hash, payload in zip(probe_ids, dtypes, hashes, payloads, strict=True):
-                    if xxhash.xxh3_128_digest(payload) != stored_hash:
-                        damaged += 1
-                        example = example or f"{probe_id} is damaged"
-                    if not _is_finite(payload, dtype):
-                        non_finite += 1
-                        example = example or f"{probe_id} is not finite"
-    shared, pair = _shared_vectors(files)
+    columns = ["probe_id", "dtype", "payload_xxh3", "payload"]
+    firsts = []
+    for batch in _batches(lake, part, model_key, columns):
+        rows += len(batch)
+        firsts.append(_hashes(batch["payload_xxh3"]))
+        probe_ids, dtypes, hashes, payloads = (batch.column(name).to_pylist() for name in columns)
+        for probe_id, dtype, stored_hash, payload in zip(probe_ids, dtypes, hashes, payloads, strict=True):
+            if xxhash.xxh3_128_digest(payload) != stored_hash:
+                damaged += 1
+                example = example or f"{probe_id} is damaged"
+            if not _is_finite(payload, dtype):
+                non_finite += 1
+                example = example or f"{probe_id} is not finite"
+    repeated = _repeated(np.concatenate(firsts)) if firsts else np.zeros(0, dtype=np.uint64)
+    shared, pair = _shared_vectors(lake, part, model_key, repeated)
     return VectorScan(
         part=part, rows=rows, non_finite=non_finite, damaged=damaged, shared_vectors=shared, example=example or pair
     )
-
-
-def _bounded_duckdb() -> duckdb.DuckDBPyConnection:
-    """A connection that spills to the temporary folder instead of growing with the partition."""
-    return duckdb.connect(config={"memory_limit": MEMORY_LIMIT, "temp_directory": tempfile.gettempdir()})
 
 
 def _is_finite(payload: bytes, dtype: str) -> bool:
@@ -114,13 +105,42 @@ def _is_finite(payload: bytes, dtype: str) -> bool:
     return bool(np.isfinite(np.frombuffer(payload, dtype=np.dtype(dtype).newbyteorder("<"))).all())
 
 
-def _shared_vectors(files: list[str]) -> tuple[int, str]:
-    if not files:
-        return 0, ""
-    with _bounded_duckdb() as connection:
-        rows = connection.execute(
-            "SELECT count(*) OVER (), min(probe_id), max(probe_id) FROM read_parquet(?, hive_partitioning=false) "
-            "GROUP BY payload_xxh3 HAVING count(DISTINCT token_hash) > 1 ORDER BY 2 LIMIT 1",
-            [files],
-        ).fetchall()
-    return (rows[0][0], f"{rows[0][1]} and {rows[0][2]} share a vector") if rows else (0, "")
+def _shared_vectors(lake: Path, part: str, model_key: str, repeated: np.ndarray) -> tuple[int, str]:
+    """How many vectors belong to different token sequences, and two probes of one; `repeated` are hashes to look at."""
+    names = ["payload_xxh3", "token_hash", "probe_id"]
+
+    def chosen(wanted: np.ndarray) -> Iterator[pa.RecordBatch]:
+        for batch in _batches(lake, part, model_key, names) if len(wanted) else ():
+            yield batch.filter(pa.array(np.isin(_hashes(batch["payload_xxh3"]), wanted)))
+
+    pairs = [(_hashes(batch["payload_xxh3"]), _hashes(batch["token_hash"])) for batch in chosen(repeated)]
+    payloads, tokens = (np.concatenate(side) for side in zip(*pairs, strict=True)) if pairs else (repeated, repeated)
+    order = np.lexsort((tokens, payloads))
+    payloads, tokens = payloads[order], tokens[order]
+    doubtful = np.unique(payloads[1:][(payloads[1:] == payloads[:-1]) & (tokens[1:] != tokens[:-1])])
+    sequences: dict[bytes, dict[bytes, str]] = {}
+    for batch in chosen(doubtful):
+        for payload, sequence, probe_id in zip(*(batch[name].to_pylist() for name in names), strict=True):
+            sequences.setdefault(payload, {}).setdefault(sequence, probe_id)
+    shared = [list(probes.values()) for probes in sequences.values() if len(probes) > 1]
+    return len(shared), f"{shared[0][0]} and {shared[0][1]} share a vector" if shared else ""
+
+
+def _batches(lake: Path, part: str, model_key: str, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    return stored_batches(lake, HIDDEN_STATES, {"part": part}, model_key=model_key, columns=columns, rows=ROWS_A_BATCH)
+
+
+def _column(lake: Path, part: str, model_key: str, name: str) -> Iterator[pa.Array]:
+    return (batch[name] for batch in _batches(lake, part, model_key, [name]))
+
+
+def _hashes(column: pa.Array) -> np.ndarray:
+    """uint64 [n]: a hash of each value."""
+    values = (v.encode() if isinstance(v, str) else v for v in column.to_pylist())
+    return np.fromiter((xxhash.xxh3_64_intdigest(v) for v in values), dtype=np.uint64, count=len(column))
+
+
+def _repeated(hashes: np.ndarray) -> np.ndarray:
+    """The hashes that occur more than once, sorted."""
+    ordered = np.sort(hashes)
+    return np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
