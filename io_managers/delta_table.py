@@ -1,11 +1,11 @@
 """The write protocol of the lake: one partition replaced in one commit, idempotent, atomic and durable.
 
 Contract of `write_partition`, in this order: the partition's transaction version is read; if it is the content's, what
-is stored is verified and nothing is written. Else the rows are written to files of this write's own, counted inside
-the stream, made durable, and only then referred to by one commit that replaces the partition. The commit is a
-compare-and-swap on the table's version and is tried again with the same files: rows are pulled at most once. It is
-verified, and its log entry made durable, before the call returns. An exception of the rows' source surfaces as itself;
-the table is then as it was.
+is stored is verified, every file by its hash (some 5 GB/s), and nothing is written. Else, or where a file is damaged,
+the rows are written to files of this write's own, counted inside the stream, made durable, and only then referred to by
+one commit that replaces the partition. The commit is a compare-and-swap on the table's version and is tried again with
+the same files: rows are pulled at most once. It is verified in the same way, and its log entry made durable, before the
+call returns. An exception of the rows' source surfaces as itself; the table is then as it was.
 
 The files are written here and not by delta-rs, whose writer changes the order of rows (its plan spreads batches over
 threads; seen with deltalake 1.6.6 and 2 million rows), never fsyncs and turns an exception of the source into a
@@ -312,7 +312,7 @@ def _add_action(file: DataFile, scope: Mapping[str, str]) -> AddAction:
 
 
 def _fault(path: Path, files: list[DataFile], n_rows: int) -> str | None:
-    """What is wrong with a partition's stored files; power loss can leave a log entry whose files are torn."""
+    """What is wrong with a partition's stored files, by their hashes: a disk can tear a file or flip its bits."""
     rows = sum(file.rows for file in files)
     if rows != n_rows:
         return f"its files hold {rows} rows, expected {n_rows}"

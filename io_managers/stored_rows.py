@@ -1,7 +1,8 @@
 """The rows of a stored partition as record batches, in the order in which they were stored.
 
 Contract: a batch has the columns of the table's spec, partition columns included, though the files do not hold those.
-Memory is about one row group.
+Memory is about one row group. A page whose bytes do not have its checksum is a `StoreError`;
+the few bytes of a page's header have none and are checked by the file's hash only, when its partition is written again.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def stored_batches(
         read = 0
         try:
             # Pre-buffering, the default, ends with the whole file in memory.
-            with pq.ParquetFile(root / file.path, pre_buffer=False) as parquet:
+            with pq.ParquetFile(root / file.path, pre_buffer=False, page_checksum_verification=True) as parquet:
                 for batch in parquet.iter_batches(batch_size=rows, columns=held):
                     read += batch.num_rows
                     arrays = [
@@ -63,7 +64,7 @@ def stored_batches(
                         for f in schema
                     ]
                     yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-        except (pa.ArrowInvalid, OSError) as error:
+        except (pa.ArrowException, OSError, KeyError, ValueError) as error:
             raise StoreError(f"{root / file.path} cannot be read ({error}); materialise its partition again") from error
         if read != file.rows:
             raise StoreError(f"{root / file.path} holds {read} rows, the log says {file.rows}; materialise it again")

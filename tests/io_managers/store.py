@@ -245,5 +245,12 @@ def stored_state(lake: Path, spec: TableSpec, model_key: str | None = None) -> t
     return None if table is None else (table.version(), on_disk)
 
 
+def flip_a_bit(file: Path, at: int | None = None) -> None:
+    """Changes one bit of the byte `at`, by default one in the middle."""
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2 if at is None else at] ^= 1
+    file.write_bytes(data)
+
+
 def _at(second: int) -> datetime:
     return datetime(2025, 1, 1, 0, 0, second, tzinfo=UTC)

@@ -12,6 +12,7 @@ import pytest
 
 from io_managers import data_files
 from io_managers.data_files import damage, write_files
+from tests.io_managers.store import flip_a_bit
 
 SCHEMA = pa.schema([pa.field("n", pa.int32(), nullable=False), pa.field("payload", pa.binary(), nullable=False)])
 
@@ -85,10 +86,15 @@ def zero(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("tear", "seen"),
-    [(Path.unlink, "is missing"), (truncate, "bytes, the log says"), (zero, "does not end like")],
-    ids=["missing", "truncated", "zeroed"],
+    [
+        (Path.unlink, "is missing"),
+        (truncate, "bytes, the log says"),
+        (zero, "has the hash"),
+        (flip_a_bit, "has the hash"),
+    ],
+    ids=["missing", "truncated", "zeroed", "one bit flipped"],
 )
-def test_a_torn_file_is_seen(tmp_path: Path, tear, seen: str) -> None:
+def test_a_damaged_file_is_seen(tmp_path: Path, tear, seen: str) -> None:
     [file] = write_files(tmp_path, "part=a", SCHEMA, batches(10, width=50, step=10))
     assert damage(tmp_path, file) is None
 

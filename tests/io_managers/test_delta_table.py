@@ -15,7 +15,7 @@ from io_managers import delta_table, tables
 from io_managers.delta_table import PartitionWrite, StoreError, janitor, open_table, table_path, write_partition
 from io_managers.stored_rows import stored_records
 from resources.records import digest
-from tests.io_managers.store import stored_state
+from tests.io_managers.store import flip_a_bit, stored_state
 
 SPEC = tables.WORK_ITEMS
 
@@ -263,12 +263,16 @@ def test_an_error_after_a_commit_that_went_through_is_not_a_second_commit(tmp_pa
 
 
 @pytest.mark.parametrize("content", [FIVE, OTHER], ids=["the same content", "other content"])
-@pytest.mark.parametrize("keep", [None, 0, 40], ids=["missing", "empty", "truncated"])
-def test_a_partition_torn_by_power_loss_is_written_again(tmp_path: Path, keep: int | None, content) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [Path.unlink, lambda f: f.write_bytes(b""), lambda f: f.write_bytes(f.read_bytes()[:40]), flip_a_bit],
+    ids=["missing", "empty", "truncated", "one bit flipped"],
+)
+def test_a_damaged_partition_is_written_again(tmp_path: Path, damage: Callable[[Path], object], content) -> None:
     write_partition(tmp_path, SPEC, Source([row(1, "b")], part="b").write())
     write_partition(tmp_path, SPEC, Source(FIVE).write())
     [file] = (table_path(tmp_path, SPEC) / "part=a").iterdir()
-    file.unlink() if keep is None else file.write_bytes(file.read_bytes()[:keep])
+    damage(file)
 
     committed = write_partition(tmp_path, SPEC, Source(content).write())
 

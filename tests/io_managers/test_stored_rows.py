@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from io_managers import tables
 from io_managers.delta_table import PartitionWrite, StoreError, write_partition
 from io_managers.stored_rows import partition_files, stored_batches, stored_records
-from tests.io_managers.store import PART, put
+from tests.io_managers.store import PART, flip_a_bit, put, token_rows, work_items
 from tests.io_managers.test_delta_table import FIVE, Source, row
 
 SPEC = tables.WORK_ITEMS
@@ -69,3 +70,35 @@ def test_a_file_with_other_rows_than_the_log_says_is_refused(tmp_path: Path) -> 
 
     with pytest.raises(StoreError, match="holds 1 rows, the log says 5"):
         list(stored_records(tmp_path, SPEC, {"part": "a"}))
+
+
+def test_one_flipped_bit_of_any_column_is_refused(tmp_path: Path) -> None:
+    put(tmp_path, tables.TOKENISED_BATCHES, token_rows(work_items()), part=PART)
+    [path] = map(Path, partition_files(tmp_path, tables.TOKENISED_BATCHES, PART))
+    whole, group = path.read_bytes(), pq.ParquetFile(path).metadata.row_group(0)
+
+    for column in map(group.column, range(group.num_columns)):
+        start = column.data_page_offset if column.dictionary_page_offset is None else column.dictionary_page_offset
+        flip_a_bit(path, start + column.total_compressed_size - 1)
+        with pytest.raises(StoreError, match="cannot be read"):
+            list(stored_records(tmp_path, tables.TOKENISED_BATCHES, {"part": PART}))
+        path.write_bytes(whole)
+
+    assert len(list(stored_records(tmp_path, tables.TOKENISED_BATCHES, {"part": PART}))) == 15
+
+
+def test_damage_of_any_byte_is_no_other_error(tmp_path: Path) -> None:
+    write_partition(tmp_path, SPEC, Source(FIVE).write())
+    [path] = map(Path, partition_files(tmp_path, SPEC, "a"))
+    whole = path.read_bytes()
+    refused = 0
+
+    for at in range(0, len(whole), 3):
+        flip_a_bit(path, at)
+        try:
+            list(stored_records(tmp_path, SPEC, {"part": "a"}))
+        except StoreError:
+            refused += 1
+        path.write_bytes(whole)
+
+    assert refused > len(whole) / 3 / 2
