@@ -1,10 +1,10 @@
 """One partition's vectors -> a file that describes itself: `.npy`, `.safetensors` or `.parquet`.
 
-Contract: the vectors stream from the table to the file, which appears whole or not at all. The header (`Header`, as
-JSON) says what the vectors are without the lake. A `.parquet` holds ids, payloads and header in one file; beside a
-`.npy` or `.safetensors` lies `<file>.ids.parquet` with the ids, row for row, and the header. In Parquet the header is
-the metadata value `fabric`; in `.safetensors` it is in `__metadata__` too. A bfloat16 `.npy` holds float32 (exact),
-since numpy has no bfloat16.
+Contract: the vectors stream from the table to the file, the hash of every payload verified; the file appears whole or
+not at all. The header (`Header`, as JSON) says what the vectors are without the lake. A `.parquet` holds ids, payloads
+and header in one file; beside a `.npy` or `.safetensors` lies `<file>.ids.parquet` with the ids, row for row, and the
+header. In Parquet the header is the metadata value `fabric`; in `.safetensors` it is in `__metadata__` too. A bfloat16
+`.npy` holds float32 (exact), since numpy has no bfloat16.
 """
 
 from __future__ import annotations
@@ -28,7 +28,15 @@ from io_managers.data_files import sync_file
 from io_managers.delta_table import StoreError
 from io_managers.stored_rows import data_files, stored_batches, stored_records
 from io_managers.tables import EXTRACTION_REQUESTS, HIDDEN_STATES
-from io_managers.vectors import ID_COLUMNS, NUMPY_DTYPE, ROWS_A_BATCH, default_model_key, payload_kind, payload_matrix
+from io_managers.vectors import (
+    ID_COLUMNS,
+    NUMPY_DTYPE,
+    PAYLOAD_COLUMNS,
+    ROWS_A_BATCH,
+    default_model_key,
+    payload_kind,
+    payload_matrix,
+)
 from resources.records import BYTE_ORDER, ITEM_SIZE
 
 HEADER_KEY = b"fabric"
@@ -121,7 +129,7 @@ def _write_npy(path: Path, header: Header, batches: Batches) -> None:
     _write_ids(path, header, batches)
     with _whole(path) as file:
         np.lib.format.write_array_header_1_0(file, {"descr": kind, "fortran_order": False, "shape": header.shape})
-        for batch in batches(["payload"]):
+        for batch in batches(PAYLOAD_COLUMNS):
             file.write(payload_matrix(batch, (header.dtype, header.shape[1])).data)
 
 
@@ -138,7 +146,7 @@ def _write_safetensors(path: Path, header: Header, batches: Batches) -> None:
     with _whole(path) as file:
         file.write(struct.pack("<Q", len(head)))
         file.write(head)
-        for batch in batches(["payload"]):
+        for batch in batches(PAYLOAD_COLUMNS):
             file.write(payload_matrix(batch, (header.dtype, dim), as_bits=True).data)
 
 
@@ -150,6 +158,8 @@ def _write_parquet(path: Path, header: Header, batches: Batches, columns: Sequen
         pq.ParquetWriter(file, schema, compression=compression, use_dictionary=False) as writer,
     ):
         for batch in batches(columns):
+            if "payload" in columns:
+                payload_matrix(batch, (header.dtype, header.shape[1]), as_bits=True)  # raises for a damaged one
             writer.write_batch(batch.replace_schema_metadata(schema.metadata))
 
 

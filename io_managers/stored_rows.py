@@ -71,8 +71,13 @@ def stored_batches(
 
 
 def stored_records(
-    lake: Path | str, spec: TableSpec, scope: Mapping[str, str], *, columns: Sequence[str] | None = None
+    lake: Path | str,
+    spec: TableSpec,
+    scope: Mapping[str, str],
+    *,
+    model_key: str | None = None,
+    columns: Sequence[str] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """The rows of a small table as dictionaries."""
-    for batch in stored_batches(lake, spec, scope, columns=columns):
+    for batch in stored_batches(lake, spec, scope, model_key=model_key, columns=columns):
         yield from batch.to_pylist()

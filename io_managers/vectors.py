@@ -1,7 +1,8 @@
 """Stored vectors -> a polars frame of what names them and one numpy matrix.
 
 Contract: row i of the frame belongs to row i of the matrix [n, dim]. float32 and float16 come as they are; bfloat16,
-which numpy lacks, as float32 (exact), or any of them as the raw bits (uint16 or uint32) on request.
+which numpy lacks, as float32 (exact), or any of them as the raw bits (uint16 or uint32) on request. No vector is given
+whose payload does not have the hash that was taken when the engine gave it.
 """
 
 from __future__ import annotations
@@ -12,16 +13,20 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import xxhash
 
 from io_managers import layout
 from io_managers.delta_table import StoreError, open_table, table_path
 from io_managers.stored_rows import data_files, stored_batches, stored_records
 from io_managers.tables import ENGINES, HIDDEN_STATES
-from io_managers.work_item_rows import binary_rows
+from io_managers.work_item_rows import HASH_BYTES, binary_rows
 from resources.records import ITEM_SIZE
 
 ROWS_A_BATCH = 4096
 ID_COLUMNS = tuple(name for name in HIDDEN_STATES.schema.names if name != "payload")
+
+PAYLOAD_COLUMNS = ("part", "probe_id", "payload_xxh3", "payload")
+"""What `payload_matrix` needs of a batch."""
 
 NUMPY_DTYPE = {"float32": "<f4", "float16": "<f2"}
 
@@ -83,11 +88,15 @@ def payload_kind(batch: pa.RecordBatch, expected: tuple[str, int] | None = None)
 
 
 def payload_matrix(batch: pa.RecordBatch, kind: tuple[str, int], *, as_bits: bool = False) -> np.ndarray:
-    """The payloads of a batch as a matrix [n, dim]; without a copy where numpy has the dtype."""
+    """The payloads of a batch as a matrix [n, dim]; without a copy where numpy has the dtype.
+
+    Raises `StoreError`, which names the probe, for a payload that does not have its `payload_xxh3`.
+    """
     dtype, dim = kind
     if dtype not in ITEM_SIZE:
         raise StoreError(f"stored vectors have dtype {dtype!r}; expected one of {sorted(ITEM_SIZE)}")
     raw = binary_rows(batch["payload"], dim * ITEM_SIZE[dtype])
+    _require_hashes(batch, raw)
     if as_bits:
         return raw.view(f"<u{ITEM_SIZE[dtype]}")
     if dtype == "bfloat16":
@@ -110,6 +119,18 @@ def default_model_key(lake: Path | str) -> str:
             "newest engine among them; name one as model_key"
         )
     return str(newest["model_key"])
+
+
+def _require_hashes(batch: pa.RecordBatch, raw: np.ndarray) -> None:
+    seen = np.frombuffer(b"".join(map(xxhash.xxh3_128_digest, raw)), dtype=np.uint8).reshape(-1, HASH_BYTES)
+    stored = binary_rows(batch["payload_xxh3"], HASH_BYTES)
+    if not np.array_equal(seen, stored):
+        at = int(np.flatnonzero((seen != stored).any(axis=1))[0])
+        raise StoreError(
+            f"the vector of probe {batch['probe_id'][at].as_py()!r} in partition {batch['part'][at]} has the hash "
+            f"{seen[at].tobytes().hex()}; it was stored with {stored[at].tobytes().hex()}; "
+            "materialise hidden_states for that partition again"
+        )
 
 
 def _located(lake: Path | str | None, model_key: str | None) -> tuple[Path | str, str]:

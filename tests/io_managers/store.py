@@ -14,6 +14,7 @@ import xxhash
 
 from io_managers import tables
 from io_managers.delta_table import PartitionWrite, open_table, stored_files, table_path, write_partition
+from io_managers.stored_rows import stored_records
 from io_managers.tables import TableSpec
 from resources.records import (
     ITEM_SIZE,
@@ -250,6 +251,18 @@ def flip_a_bit(file: Path, at: int | None = None) -> None:
     data = bytearray(file.read_bytes())
     data[len(data) // 2 if at is None else at] ^= 1
     file.write_bytes(data)
+
+
+def spoil_vector(lake: Path, probe_id: str, *, part: str = PART, engine: EngineRecord = ENGINE) -> None:
+    """Stores the partition's vectors again with one bit of one payload changed; its files' checksums are right."""
+    spec = tables.HIDDEN_STATES
+    rows = list(stored_records(lake, spec, {"part": part}, model_key=engine.model_key))
+    for row in rows:
+        if row["probe_id"] == probe_id:
+            row["payload"] = bytes([row["payload"][0] ^ 1]) + row["payload"][1:]
+    batch = pa.RecordBatch.from_pylist(rows, schema=spec.schema)
+    write = PartitionWrite({"part": part}, digest([b"spoilt"]), len(rows), lambda: iter([batch]), {})
+    write_partition(lake, spec, write, model_key=engine.model_key)
 
 
 def _at(second: int) -> datetime:

@@ -13,7 +13,7 @@ from safetensors import safe_open
 from io_managers import export
 from io_managers.delta_table import StoreError
 from io_managers.reading import export_partition, read_hidden_states
-from tests.io_managers.store import PART, work_items
+from tests.io_managers.store import PART, spoil_vector, work_items
 from tests.io_managers.test_reading import MODEL_KEYS, engine_of, store
 
 PROBE_IDS = [probe for item in work_items() for probe in item.probe_ids]
@@ -123,3 +123,14 @@ def test_a_failed_export_leaves_the_earlier_file(lake: Path, suffix: str) -> Non
         export_partition(PART, out / f"v{suffix}", lake=lake)
 
     assert {p.name: p.read_bytes() for p in out.iterdir()} == before
+
+
+@pytest.mark.parametrize("dtype", ["float32"], indirect=True)
+@pytest.mark.parametrize("suffix", [".npy", ".safetensors", ".parquet"])
+def test_a_damaged_vector_is_not_exported(lake: Path, suffix: str) -> None:
+    spoil_vector(lake, PROBE_IDS[9], engine=engine_of("float32"))
+
+    with pytest.raises(StoreError, match=PROBE_IDS[9]):
+        export_partition(PART, lake.parent / f"v{suffix}", lake=lake)
+
+    assert not (lake.parent / f"v{suffix}").exists()

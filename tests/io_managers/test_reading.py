@@ -31,6 +31,7 @@ from tests.io_managers.store import (
     put_engine,
     put_upstream,
     put_verdict,
+    spoil_vector,
     vectors_of,
     work_items,
 )
@@ -131,6 +132,20 @@ def test_a_torn_file_is_an_error_when_read(tmp_path: Path) -> None:
 
     with pytest.raises(StoreError, match="cannot be read"):
         read_hidden_states(PART, lake=tmp_path)
+
+
+@pytest.mark.parametrize("as_bits", [False, True])
+@pytest.mark.parametrize("dtype", MODEL_KEYS)
+def test_a_damaged_vector_is_not_given(tmp_path: Path, dtype: str, as_bits: bool) -> None:
+    engine = engine_of(dtype)
+    store(tmp_path, engine=engine)
+    probe_id = work_items()[1].probe_ids[3]
+    spoil_vector(tmp_path, probe_id, engine=engine)
+
+    with pytest.raises(StoreError) as caught:
+        read_hidden_states(PART, lake=tmp_path, as_bits=as_bits)
+
+    assert f"{probe_id!r} in partition {PART}" in str(caught.value)
 
 
 def test_stored_partitions_give_back_the_records(tmp_path: Path) -> None:
