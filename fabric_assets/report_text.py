@@ -33,6 +33,11 @@ def lines(report: ValidationReport) -> Iterator[str]:
         )
     for dependence in report.dependence:
         yield from _dependence(dependence)
+    if report.order_check is not None:
+        yield (
+            f"  order check: reversing the tokens before the last of {report.order_check.n_tokens} moved a vector by "
+            f"{max(report.order_check.moved):.3g} floors"
+        )
     if report.placement is not None:
         yield (
             f"  placement: {report.placement.reversed_order:.2g} apart in a reversed batch, "

@@ -18,20 +18,17 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from resources.checkpoint import Tokenizer, TokenizerPolicy, open_checkpoint
 from resources.engine.config import FOREIGN_PLAN, read_engine_record, write_engine_config
 from resources.records import TAP, EngineRecord, GatherConvention, Limits, model_key
 from tests.tiny import tiny_gguf
+from tests.zoo_graph import ELEMENT, HIDDEN, Graph, Step, attention
 
 LIMITS = Limits(max_batch_size=12, max_num_tokens=64, max_input_len=24)
-HIDDEN = 16
 GRAPH_FILE = "model.onnx"
 GRAPH_VERSION = "zoo"
-
-Step = Callable[["Graph", str], str]
-
 
 OURS: Mapping[str, list[str | int]] = {
     "input_ids": ["num_tokens"],
@@ -74,65 +71,13 @@ class Kind:
     output: Step | None = None
     """The gathered vectors [n, hidden], changed."""
     attention: str = "causal"
-    """Or "bidirectional"; or "pack", over everything; or "lengths", causal as told by context_lengths alone."""
+    """As `zoo_graph.attention` has it."""
     inputs: Mapping[str, list[str | int]] = field(default_factory=lambda: OURS)
     equal_rows: float = 0.0
     """This share of the embedding's rows, all equal."""
     extra_input: str | None = None
     limits: Limits = LIMITS
     kv_cache_type: str = "DISABLED"
-
-
-@dataclass
-class Graph:
-    """An ONNX graph in the making."""
-
-    precision: str
-    random: np.random.Generator
-    nodes: list[onnx.NodeProto] = field(default_factory=list)
-    initializers: list[onnx.TensorProto] = field(default_factory=list)
-
-    def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
-        name = f"{kind}_{len(self.nodes)}"
-        self.nodes.append(helper.make_node(kind, list(inputs), [name], name=name, **attributes))
-        return name
-
-    def ints(self, *values: int) -> str:
-        return self._keep(np.array(values, dtype=np.int64))
-
-    def int(self, value: int) -> str:
-        return self._keep(np.array(value, dtype=np.int64))
-
-    def floats(self, values: Any) -> str:
-        return self._keep(np.asarray(values, dtype=self.precision))
-
-    def float32(self, value: float) -> str:
-        return self._keep(np.array([value], dtype=np.float32))
-
-    def normal(self, *shape: int, scale: float = 1.0) -> str:
-        return self.floats(scale * self.random.standard_normal(shape))
-
-    def count(self, tensor: str, axis: int = 0) -> str:
-        """A dimension, as an int64 scalar."""
-        return self.op("Gather", self.op("Shape", tensor), self.int(axis))
-
-    def range(self, count: str) -> str:
-        return self.op("Range", self.int(0), count, self.int(1))
-
-    def long(self, tensor: str) -> str:
-        return self.op("Cast", tensor, to=TensorProto.INT64)
-
-    def cast(self, tensor: str) -> str:
-        return self.op("Cast", tensor, to=_ELEMENT[self.precision])
-
-    def column(self, index: int) -> str:
-        """One column of padded_index: 0 holds each sequence's first packed token, -1 its last."""
-        return self.long(self.op("Gather", "padded_index", self.int(index), axis=1))
-
-    def _keep(self, array: np.ndarray) -> str:
-        name = f"constant_{len(self.initializers)}"
-        self.initializers.append(numpy_helper.from_array(array, name))
-        return name
 
 
 def write_engine(
@@ -223,8 +168,6 @@ def write_foreign_engine(
 _LONG = {"host_runtime_perf_knobs", "host_context_progress"}
 """64-bit in TensorRT-LLM's engines."""
 
-_ELEMENT = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16}
-
 
 def _model(spec: Kind, vocab_size: int, precision: str, seed: int) -> onnx.ModelProto:
     g = Graph(precision, np.random.default_rng(seed))
@@ -245,7 +188,7 @@ def _model(spec: Kind, vocab_size: int, precision: str, seed: int) -> onnx.Model
             helper.make_tensor_value_info(name, TensorProto.INT64 if name in _LONG else TensorProto.INT32, shape)
             for name, shape in shapes.items()
         ],
-        [helper.make_tensor_value_info("hidden_states", _ELEMENT[precision], ["num_sequences", HIDDEN])],
+        [helper.make_tensor_value_info("hidden_states", ELEMENT[precision], ["num_sequences", HIDDEN])],
         g.initializers,
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
@@ -261,47 +204,12 @@ def _states(g: Graph, spec: Kind, vocab_size: int) -> str:
         x = spec.embed(g, x)
     positions = spec.positions(g) if spec.positions else "position_ids"
     x = g.op("Add", x, g.op("Gather", g.normal(LIMITS.max_num_tokens, HIDDEN), positions))
-    x = g.op("Add", x, _attention(g, x, spec.attention))
+    x = g.op("Add", x, attention(g, x, spec.attention))
     width = 2 * HIDDEN
     gate = g.op("Tanh", g.op("MatMul", x, g.normal(HIDDEN, width, scale=HIDDEN**-0.5)))
     x = g.op("Add", x, g.op("MatMul", gate, g.normal(width, HIDDEN, scale=width**-0.5)))
     mean_square = g.op("ReduceMean", g.op("Mul", x, x), axes=[-1], keepdims=1)
     return g.op("Div", x, g.op("Sqrt", g.op("Add", mean_square, g.floats(1e-5))))
-
-
-def _attention(g: Graph, x: str, kind: str) -> str:
-    """Attention of each sequence over itself, padded inside, if `kind` does not say otherwise."""
-    q, k, v = (g.op("MatMul", x, g.normal(HIDDEN, HIDDEN, scale=HIDDEN**-0.5)) for _ in range(3))
-    packed = kind in ("pack", "lengths")
-    if packed:
-        q, k, v = (g.op("Unsqueeze", t, g.ints(0)) for t in (q, k, v))
-        length = g.count(x)
-    else:
-        q, k, v = (g.op("Gather", t, "padded_index") for t in (q, k, v))
-        length = g.count("padded_index", axis=1)
-    scores = g.op("Mul", g.op("MatMul", q, g.op("Transpose", k, perm=[0, 2, 1])), g.floats(HIDDEN**-0.5))
-    if kind != "bidirectional":
-        slots = g.range(length)
-        seen = g.op("GreaterOrEqual", g.op("Unsqueeze", slots, g.ints(1)), slots)
-        if kind == "lengths":
-            seen = g.op("And", seen, _of_one_sequence(g, slots))
-        scores = g.op("Where", seen, scores, g.floats(-1e4))
-    mixed = g.op("Reshape", g.op("MatMul", g.op("Softmax", scores, axis=-1), v), g.ints(-1, HIDDEN))
-    if not packed:
-        mixed = g.op("Gather", mixed, "packed_index")
-    return g.op("MatMul", mixed, g.normal(HIDDEN, HIDDEN, scale=2 * HIDDEN**-0.5))
-
-
-def _of_one_sequence(g: Graph, slots: str) -> str:
-    """bool [T, T]: whether two packed tokens are of one sequence, by context_lengths."""
-    sequences = g.range(g.count("context_lengths"))
-    up_to = g.op("GreaterOrEqual", g.op("Unsqueeze", sequences, g.ints(1)), sequences)
-    lengths = g.op("Unsqueeze", g.op("Cast", "context_lengths", to=TensorProto.FLOAT), g.ints(1))
-    ends = g.op("MatMul", g.op("Cast", up_to, to=TensorProto.FLOAT), lengths)
-    column = g.op("Unsqueeze", g.op("Cast", slots, to=TensorProto.FLOAT), g.ints(1))
-    behind = g.op("GreaterOrEqual", column, g.op("Transpose", ends, perm=[1, 0]))
-    sequence = g.op("ReduceSum", g.op("Cast", behind, to=TensorProto.FLOAT), g.ints(1), keepdims=1)
-    return g.op("Equal", sequence, g.op("Transpose", sequence, perm=[1, 0]))
 
 
 def _disturbed_by_wrong_metadata(g: Graph, out: str) -> str:
@@ -395,6 +303,17 @@ def _reversed(g: Graph, ids: str) -> str:
     return g.op("Gather", _exclusive(g, ids), g.op("Sub", g.op("Sub", n, g.int(1)), g.range(n)))
 
 
+def _odd_n(wrong: Step) -> Step:
+    """Exclusive end, but as `wrong` says where the batch has an odd number of sequences and more than one."""
+
+    def gather(g: Graph, ids: str) -> str:
+        n = g.count("last_token_ids")
+        odd = g.op("And", g.op("Equal", g.op("Mod", n, g.int(2)), g.int(1)), g.op("Greater", n, g.int(1)))
+        return g.op("Where", odd, wrong(g, ids), _exclusive(g, ids))
+
+    return gather
+
+
 def _drifting(scale: float) -> Step:
     """Adds a little that depends on the place in the pack, as kernels that round differently row by row do."""
 
@@ -431,6 +350,10 @@ def _with_nan(g: Graph, out: str) -> str:
 def _noisy(g: Graph, out: str) -> str:
     noise = g.op("RandomNormalLike", out, scale=0.1, dtype=TensorProto.FLOAT)
     return g.op("Add", out, g.cast(noise))
+
+
+def _no_positions(g: Graph) -> str:
+    return g.op("Mul", "position_ids", g.op("Cast", g.int(0), to=TensorProto.INT32))
 
 
 def _packed_positions(g: Graph) -> str:
@@ -484,6 +407,10 @@ KINDS: dict[str, Kind] = {
         "wrong-dependence", "depends-on-placement", gather=_inclusive_where(lambda g, s: g.op("Greater", s, g.int(7)))
     ),
     "odd-sequences-of-a-full-pack": _wrong("wrong-dependence", gather=_odd_of_a_full_pack),
+    "odd-n-reversed": _wrong("wrong-dependence", gather=_odd_n(_reversed)),
+    "odd-n-early": _wrong("wrong-dependence", gather=_odd_n(_one_before_last)),
+    "window-of-two": _wrong("wrong-dependence", attention="window"),
+    "no-positions": _wrong("ignores-order", positions=_no_positions),
     "clipped-index": _wrong("wrong-dependence", gather=_clipped),
     "long-sequences-cut": _wrong("wrong-dependence", gather=_no_further_than_16),
     "limits-too-small": _wrong("limits-too-small", limits=Limits(3, 64, 24)),

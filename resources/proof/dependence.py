@@ -224,8 +224,8 @@ def _failed_to_move(layout: Layout, tallies: list[_Tally], *, known: bool) -> _R
             return "inconclusive", f"{seen}, or nothing at all; build the engine in a wider precision"
         if known:
             return "wrong-dependence", (
-                f"{seen}, as the same exchange does in a small batch: the vector is gathered elsewhere; build an "
-                "engine whose limits hold as config.json states them"
+                f"{seen}, as such a change does in a small batch: the vector is gathered elsewhere, or attention does "
+                "not reach back to the first token; build an engine whose limits hold as config.json states them"
             )
         return "unprovable", (
             f"{seen}, with one of {len(tally.movements)} pairs of tokens: nothing shows that the vector is of its own "

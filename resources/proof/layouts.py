@@ -5,12 +5,16 @@ not see each other. The micro layouts prove the convention; the others prove, wi
 real work has them, that it holds for each place in a batch and up to each limit:
 
 - crowded: as many sequences as a batch ever has, all short. Sequence i is changed in the experiments that are set in
-  the binary code of i + 1, so that a vector follows exactly its own sequence, or is found out.
+  the binary code of i + 1, so that a vector follows exactly its own sequence, or is found out. Again with one sequence
+  fewer, since an engine may be right for even numbers only, and with three.
 - full: as many sequences as can fill the token limit, of similar length.
 - long: one sequence as long as fits.
 
+In full and long a vector must also follow the first half of its sequence, or attention may reach back too little. In
+each of three runs a third of the sequences has its last token changed, another its first half, and a third nothing.
+
 Each fits `resources.packing.most_sequences`, as every planned batch does, and so the plan's profiles: many short
-sequences beside a long one would be padded, inside attention, to many times the token limit. Full and long are two runs
+sequences beside a long one would be padded, inside attention, to many times the token limit. Full and long are few runs
 each, since they cost by far the most.
 """
 
@@ -88,16 +92,21 @@ B_LAST = "B's last token"
 
 
 def large_layouts(limits: Limits) -> tuple[Layout, ...]:
-    """Crowded, full and, where full has shorter sequences, long."""
+    """Crowded in three sizes, full and, where full has shorter sequences, long; the most crowded first."""
     n = min(limits.max_num_tokens, most_sequences(1, limits))
     longest = min(limits.max_input_len, limits.max_num_tokens)
-    layouts = [_crowded(n, limits), _every_other("full", _full_lengths(n, limits))]
-    if layouts[1].lengths.max() < longest:
-        layouts.append(_every_other("long", np.array([longest], dtype=np.int32)))
+    layouts = [_crowded("crowded", n, limits, brief=False)]
+    layouts += [
+        _crowded(f"crowded by {fewer}", fewer, limits, brief=True) for fewer in sorted({n - 1, 3}, reverse=True)
+    ]
+    full = _full_lengths(n, limits)
+    layouts.append(_by_thirds("full", full))
+    if full.max() < longest:
+        layouts.append(_by_thirds("long", np.array([longest], dtype=np.int32)))
     return tuple(layouts)
 
 
-def _crowded(n: int, limits: Limits) -> Layout:
+def _crowded(name: str, n: int, limits: Limits, *, brief: bool) -> Layout:
     # Two tokens at least where there is room: many models say little at position 0, whatever the token.
     lengths = np.minimum(np.resize(np.array([2, 3], dtype=np.int32), n), limits.max_input_len)
     if lengths.sum() > limits.max_num_tokens:
@@ -108,18 +117,33 @@ def _crowded(n: int, limits: Limits) -> Layout:
         _last_tokens(f"the last tokens by bit {bit} of the code", lasts, (codes >> bit) & 1 == 1)
         for bit in range(n.bit_length())
     ]
+    if brief:
+        return Layout(name, lengths, tuple(changes), repeat=False)
     even = np.arange(n) % 2 == 0
     positions = np.flatnonzero(np.repeat(even, lengths))
     changes.append(Change("every token of every other sequence", positions, must_move=even, must_stay=~even))
-    return Layout("crowded", lengths, tuple(changes))
+    return Layout(name, lengths, tuple(changes))
 
 
-def _every_other(name: str, lengths: np.ndarray) -> Layout:
-    lasts, odd = np.cumsum(lengths) - 1, np.arange(len(lengths)) % 2 == 1
-    changes = [_last_tokens("the last token of every even sequence", lasts, ~odd)]
-    # A vector that only ever had to stay could be of any token that stayed.
-    if odd.any():
-        changes.append(_last_tokens("the last token of every odd sequence", lasts, odd))
+def _by_thirds(name: str, lengths: np.ndarray) -> Layout:
+    """No vector only ever has to stay, which would let it be of any token that stays."""
+    third = np.arange(len(lengths)) % 3
+    halves = lengths // 2
+    place = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    changes = []
+    for turn in range(3):
+        by_last, by_first = third == turn, (third == (turn + 1) % 3) & (halves > 0)
+        moves = by_last | by_first
+        if not moves.any():
+            continue
+        last = np.repeat(by_last, lengths) & (place == np.repeat(lengths - 1, lengths))
+        first = np.repeat(by_first, lengths) & (place < np.repeat(halves, lengths))
+        what = [
+            f"the {tokens} of every third sequence from {np.argmax(of)}"
+            for tokens, of in (("last token", by_last), ("first half", by_first))
+            if of.any()
+        ]
+        changes.append(Change(" and ".join(what), np.flatnonzero(last | first), must_move=moves, must_stay=~moves))
     return Layout(name, lengths, tuple(changes), repeat=False)
 
 

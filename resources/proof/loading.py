@@ -21,6 +21,7 @@ from resources.proof.convention import MICRO_LIMITS, Run, detect, guarded
 from resources.proof.dependence import prove
 from resources.proof.input_check import check_input
 from resources.proof.layouts import B_LAST, large_layouts, micro_layouts
+from resources.proof.order_check import check_order
 from resources.proof.placement import check_placement
 from resources.proof.proven import ProvenEngine
 from resources.proof.tokens import Tokens
@@ -29,6 +30,7 @@ from resources.proof.validation import (
     Dependence,
     Detection,
     InputCheck,
+    OrderCheck,
     Placement,
     ValidationReport,
 )
@@ -89,6 +91,7 @@ class _Validation:
     detection: Detection | None = None
     input_check: InputCheck | None = None
     dependence: list[Dependence] = field(default_factory=list)
+    order_check: OrderCheck | None = None
     placement: Placement | None = None
 
     def require_room(self, limits: Limits) -> None:
@@ -154,8 +157,12 @@ class _Validation:
     def _prove_limits(self, engine: Engine, tokens: Tokens, convention: GatherConvention) -> None:
         dtype = self.config.dtype
         floor = max(d.noise_floor for d in self.dependence)
+        run = _runner(engine, dtype, profile=None)
+        self.order_check = check_order(run, tokens, convention, self.config.limits, noise_floor=floor, seed=_SEED)
+        if self.order_check is not None:
+            self._pass(self.order_check)
         crowded = large_layouts(self.config.limits)[0]
-        self.placement = check_placement(_runner(engine, dtype, profile=None), crowded, tokens, convention, seed=_SEED)
+        self.placement = check_placement(run, crowded, tokens, convention, seed=_SEED)
         self._pass(self.placement)
         pairs = _moving_pairs(self.dependence)
         for profile, limits in enumerate(engine.profiles):
@@ -176,7 +183,7 @@ class _Validation:
                     )
                 )
 
-    def _pass(self, finding: Detection | InputCheck | Dependence | Placement) -> None:
+    def _pass(self, finding: Detection | InputCheck | OrderCheck | Dependence | Placement) -> None:
         if isinstance(finding, Dependence):
             self.dependence.append(finding)
         if finding.reason is not None:
@@ -218,6 +225,7 @@ class _Validation:
             detection=detection,
             input_check=self.input_check,
             dependence=tuple(self.dependence),
+            order_check=self.order_check,
             placement=self.placement,
         )
 

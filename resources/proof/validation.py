@@ -76,6 +76,18 @@ class InputCheck:
 
 
 @dataclass(frozen=True)
+class OrderCheck:
+    """Whether a vector depends on the order of the tokens before its own."""
+
+    n_tokens: int
+    """Of the sequence, all but the last of which were reversed."""
+    moved: tuple[float, ...]
+    """How far its vector moved, in noise floors: one for each seed tried; the last one passed, if any did."""
+    reason: str | None
+    sentence: str | None
+
+
+@dataclass(frozen=True)
 class Exchange:
     """One trial of a change of one token, in a batch small enough to show whole."""
 
@@ -156,7 +168,8 @@ class ValidationReport:
     reason: str
     """A short, stable code: "proved"; found before running "key-value-cache", "changed-files", "limits-too-small",
     "unknown-tensor", "unfit-tensor"; found by running "failed-to-run", "non-finite", "noisy", "all-zero", "ambiguous",
-    "not-consistent", "ignores-input", "unprovable", "inconclusive", "wrong-dependence", "depends-on-placement"."""
+    "not-consistent", "ignores-input", "ignores-order", "unprovable", "inconclusive", "wrong-dependence",
+    "depends-on-placement"."""
     sentence: str
     """The same for a person: what was seen, what was expected, what to do."""
     convention: str | None
@@ -171,6 +184,7 @@ class ValidationReport:
     detection: Detection | None
     input_check: InputCheck | None
     dependence: tuple[Dependence, ...]
+    order_check: OrderCheck | None
     placement: Placement | None
 
     def to_json(self) -> str:

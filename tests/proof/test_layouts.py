@@ -43,18 +43,26 @@ def test_layouts_are_within_the_limits_and_reach_each(limits):
 
 
 @pytest.mark.parametrize("limits", LIMITS, ids=str)
-def test_in_a_crowded_batch_every_sequence_has_a_code_of_its_own(limits):
-    crowded = large_layouts(limits)[0]
-    codes = np.array([c.must_move for c in crowded.changes if "bit" in c.label])
-    assert codes.any(axis=0).all()
-    assert len(np.unique(codes, axis=1).T) == len(crowded.lengths)
+def test_crowded_batches_have_even_and_odd_numbers_of_sequences_and_each_a_code_of_its_own(limits):
+    crowded = [layout for layout in large_layouts(limits) if "crowded" in layout.name]
+    most = len(crowded[0].lengths)
+    assert {len(layout.lengths) for layout in crowded} == {most, most - 1, 3}
+    for layout in crowded:
+        codes = np.array([c.must_move for c in layout.changes if "bit" in c.label])
+        assert codes.any(axis=0).all()
+        assert len(np.unique(codes, axis=1).T) == len(layout.lengths)
 
 
 @pytest.mark.parametrize("limits", LIMITS, ids=str)
-def test_a_change_of_last_tokens_is_of_those_that_must_move(limits):
+def test_at_a_limit_every_sequence_has_its_last_token_changed_alone_and_its_first_half_alone(limits):
     for layout in large_layouts(limits):
-        lasts = np.cumsum(layout.lengths) - 1
-        for change in layout.changes:
-            assert (change.must_move ^ change.must_stay).all()
-            if "last" in change.label:
-                np.testing.assert_array_equal(change.positions, lasts[change.must_move])
+        if "crowded" in layout.name:
+            continue
+        starts = np.cumsum(layout.lengths) - layout.lengths
+        for i, (start, length) in enumerate(zip(starts, layout.lengths, strict=True)):
+            changed = [
+                (c.positions[(c.positions >= start) & (c.positions < start + length)], c) for c in layout.changes
+            ]
+            assert all(bool(len(positions)) == c.must_move[i] != c.must_stay[i] for positions, c in changed)
+            seen = {tuple(positions - start) for positions, _ in changed if len(positions)}
+            assert seen == {(length - 1,), *([tuple(range(length // 2))] if length > 1 else [])}
