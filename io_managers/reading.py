@@ -30,6 +30,7 @@ from io_managers.tables import (
     REFUSED_PROBES,
     TOKENISED_BATCHES,
     WORK_ITEMS,
+    TableSpec,
 )
 from io_managers.vectors import default_model_key, iter_hidden_states, read_hidden_states
 from io_managers.work_item_rows import WorkItemRows, work_item_rows
@@ -152,18 +153,29 @@ def connect(lake: Path | str | None = None, model_key: str | None = None) -> duc
     connection = duckdb.connect()
     for spec in ALL:
         absent = spec.per_model and model_key is None
-        files = [] if absent else partition_files(lake, spec, model_key=model_key if spec.per_model else None)
-        if not files:
+        key = model_key if spec.per_model else None
+        files = [] if absent else partition_files(lake, spec, model_key=key)
+        if files:
+            root = str(table_path(lake, spec, key))
+            connection.execute(f"CREATE VIEW {spec.name} AS {_select(spec, root, files)}")
+        else:
             connection.register(spec.name, spec.schema.empty_table())
-            continue
-        columns = ", ".join(spec.schema.names)
-        paths = ", ".join("'" + path.replace("'", "''") + "'" for path in files)
-        types = ", ".join(f"'{column}': VARCHAR" for column in spec.replaces)
-        connection.execute(
-            f"CREATE VIEW {spec.name} AS SELECT {columns} "
-            f"FROM read_parquet([{paths}], hive_partitioning = true, hive_types = {{{types}}})"
-        )
     return connection
+
+
+def _select(spec: TableSpec, root: str, files: list[str]) -> str:
+    """The rows of a table as SQL. DuckDB reads a file only if its partition's values, which its path has, are wanted.
+
+    DuckDB's own reading of such paths would take a folder `part=1` above the table for a partition.
+    """
+    below = f"substr(filename, {len(root) + 2})"
+    values = {
+        column: f"split_part(split_part({below}, '/', {level}), '=', 2)"
+        for level, column in enumerate(spec.replaces, start=1)
+    }
+    columns = ", ".join(f"{values[name]} AS {name}" if name in values else name for name in spec.schema.names)
+    paths = ", ".join("'" + path.replace("'", "''") + "'" for path in files)
+    return f"SELECT {columns} FROM read_parquet([{paths}], hive_partitioning = false, filename = true)"
 
 
 def _sharing(row: dict[str, Any], *columns: str) -> dict[str, Any]:

@@ -191,7 +191,9 @@ def test_the_newest_engine_and_its_newest_verdict_are_read(tmp_path: Path) -> No
     )
 
 
-def test_sql_joins_vectors_to_their_probes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("home", ["home", "part=1", "stage=x/it's [a] h*me é/engine_id=2"])
+def test_sql_joins_vectors_to_their_probes_wherever_the_lake_is(tmp_path: Path, home: str) -> None:
+    tmp_path = tmp_path / home
     # A key that looks like a number stays a text.
     for part in ("0001", "set.000"):
         chunks = store(tmp_path, part)
@@ -204,12 +206,26 @@ def test_sql_joins_vectors_to_their_probes(tmp_path: Path) -> None:
         ).fetchall()
         counts = connection.execute("SELECT part, count(*) FROM hidden_states GROUP BY part ORDER BY part").fetchall()
         refused = connection.execute("SELECT count(*) FROM refused_probes").fetchall()
+        engines = connection.execute("SELECT DISTINCT part, engine_id FROM extraction_requests ORDER BY ALL").fetchall()
 
     assert [row[1] for row in rows] == [p for item in work_items() for p in item.probe_ids]
     assert all(text == f"text of {probe_id}" for _, probe_id, text, _ in rows)
     assert b"".join(row[3] for row in rows) == b"".join(c.payload.tobytes() for c in chunks)
     assert counts == [("0001", 15), ("set.000", 15)]
     assert refused == [(0,)]
+    assert engines == [("0001", ENGINE.engine_id), ("set.000", ENGINE.engine_id)]
+
+
+def test_sql_about_one_partition_reads_its_files_only(tmp_path: Path) -> None:
+    for part in ("set.000", "set.001"):
+        put(tmp_path, tables.PROBE_SETS, [probe(part, "p")], part=part)
+    [other] = (tmp_path / "probe_sets" / "part=set.001").iterdir()
+    other.write_bytes(b"")
+
+    with connect(tmp_path) as connection:
+        rows = connection.execute("SELECT probe_id FROM probe_sets WHERE part = 'set.000'").fetchall()
+
+    assert rows == [("p",)]
 
 
 def test_sql_over_an_empty_lake_finds_empty_tables(tmp_path: Path) -> None:
