@@ -131,7 +131,7 @@ def _items(part: str, pieces: list[pa.RecordBatch], previous: str) -> Iterator[W
 
     token_ends = np.cumsum(lengths, dtype=np.int64)
     last_token_ids = tokens[token_ends - 1]
-    digests = _digests(rows["probe_id"], sequence_index, token_hash, starts, ends)
+    digests = _digests(rows["probe_id"], sequence_index, truncated, token_hash, starts, ends)
     for name, digest, start, end in zip(names, digests, starts.tolist(), ends.tolist(), strict=True):
         token_start = token_ends[start] - lengths[start]
         yield WorkItemRows(
@@ -177,13 +177,19 @@ def _check_rows(
 
 
 def _digests(
-    probe_ids: pa.StringArray, sequence_index: np.ndarray, token_hash: np.ndarray, starts: np.ndarray, ends: np.ndarray
+    probe_ids: pa.StringArray,
+    sequence_index: np.ndarray,
+    truncated: np.ndarray,
+    token_hash: np.ndarray,
+    starts: np.ndarray,
+    ends: np.ndarray,
 ) -> list[bytes]:
     """`records.work_item_digest` of each range of rows, in one pass over arrow buffers."""
     names = probe_ids.cast(pa.binary())
-    header = np.empty((len(names), 2), dtype="<u4")
+    header = np.empty((len(names), 3), dtype="<u4")
     header[:, 0] = pc.binary_length(names).to_numpy()
     header[:, 1] = sequence_index
+    header[:, 2] = truncated
     fields = pc.binary_join_element_wise(fixed_binary(header), names, fixed_binary(token_hash), b"")
     offsets = np.frombuffer(fields.buffers()[1], dtype=np.int32)[fields.offset :]
     data = memoryview(fields.buffers()[2])

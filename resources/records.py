@@ -227,12 +227,15 @@ def token_hash(ids: np.ndarray) -> bytes:
     return xxhash.xxh3_128_digest(np.ascontiguousarray(ids, dtype="<i4").data)
 
 
-def work_item_digest(probe_ids: Sequence[str], token_hashes: Sequence[bytes], sequence_index: Sequence[int]) -> bytes:
-    """Digest of a work item's rows in order: each row's probe id, token hash and place among the sequences."""
+def work_item_digest(
+    probe_ids: Sequence[str], token_hashes: Sequence[bytes], sequence_index: Sequence[int], truncated: Sequence[bool]
+) -> bytes:
+    """Digest of a work item's rows in order: each row's probe id, token hash, place among the sequences, and whether
+    its tokens were cut."""
     h = xxhash.xxh3_128()
-    for probe_id, hashed, index in zip(probe_ids, token_hashes, sequence_index, strict=True):
+    for probe_id, hashed, index, cut in zip(probe_ids, token_hashes, sequence_index, truncated, strict=True):
         name = probe_id.encode()
-        h.update(struct.pack("<II", len(name), index))
+        h.update(struct.pack("<III", len(name), index, cut))
         h.update(name)
         h.update(hashed)
     return h.digest()

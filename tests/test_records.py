@@ -58,25 +58,28 @@ def test_token_hashes_are_equal_only_for_equal_ids(one, other):
 
 
 @pytest.mark.parametrize(
-    ("probe_ids", "hashes", "places"),
+    ("probe_ids", "hashes", "places", "truncated"),
     [
-        (["a", "bc", "d"], HASHES, [0, 1, 2]),
-        (["ab", "c", "e"], HASHES, [0, 1, 2]),
-        (["c", "ab", "d"], HASHES, [0, 1, 2]),
-        (["ab", "c"], HASHES[:2], [0, 1]),
-        (["ab", "c", "d"], HASHES[::-1], [0, 1, 2]),
-        (["ab", "c", "d"], HASHES, [0, 1, 1]),
-        (["ab", "c", "d\x00"], HASHES, [0, 1, 2]),
+        (["a", "bc", "d"], HASHES, [0, 1, 2], [False] * 3),
+        (["ab", "c", "e"], HASHES, [0, 1, 2], [False] * 3),
+        (["c", "ab", "d"], HASHES, [0, 1, 2], [False] * 3),
+        (["ab", "c"], HASHES[:2], [0, 1], [False] * 2),
+        (["ab", "c", "d"], HASHES[::-1], [0, 1, 2], [False] * 3),
+        (["ab", "c", "d"], HASHES, [0, 1, 1], [False] * 3),
+        (["ab", "c", "d\x00"], HASHES, [0, 1, 2], [False] * 3),
+        (["ab", "c", "d"], HASHES, [0, 1, 2], [False, True, False]),
     ],
 )
-def test_a_work_items_digest_tells_every_row_apart(probe_ids, hashes, places):
-    assert work_item_digest(probe_ids, hashes, places) != work_item_digest(["ab", "c", "d"], HASHES, [0, 1, 2])
+def test_a_work_items_digest_tells_every_row_apart(probe_ids, hashes, places, truncated):
+    one = work_item_digest(["ab", "c", "d"], HASHES, [0, 1, 2], [False] * 3)
+    assert work_item_digest(probe_ids, hashes, places, truncated) != one
 
 
-def test_a_work_items_digest_needs_a_hash_and_a_place_for_every_row():
-    for short in ((["a"], HASHES, [0, 1, 2]), (["a", "b", "c"], HASHES[:2], [0, 1, 2]), (["a", "b", "c"], HASHES, [0])):
+def test_a_work_items_digest_needs_every_field_of_every_row():
+    whole = (["a", "b", "c"], HASHES, [0, 1, 2], [False] * 3)
+    for short in range(4):
         with pytest.raises(ValueError):
-            work_item_digest(*short)
+            work_item_digest(*(field[:2] if n == short else field for n, field in enumerate(whole)))
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def _manifest(part: str, rows: pa.RecordBatch, tokenizer_id: str) -> Iterator[Wo
     tokens = np.add.reduceat(np.where(begins_sequence, n_tokens, 0), starts, dtype=np.int64)
     longest = np.maximum.reduceat(n_tokens, starts)
     names, probe_ids, hashes = (rows.column(name).to_pylist() for name in ("work_item_id", "probe_id", "token_hash"))
-    places = sequence_index.tolist()
+    places, cut = sequence_index.tolist(), rows.column("truncated").to_pylist()
     ends = np.append(starts[1:], rows.num_rows)
     for i, (first, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
         yield WorkItemManifest(
@@ -100,7 +100,7 @@ def _manifest(part: str, rows: pa.RecordBatch, tokenizer_id: str) -> Iterator[Wo
             n_sequences=places[end - 1] + 1,
             n_tokens=int(tokens[i]),
             max_tokens=int(longest[i]),
-            digest=work_item_digest(probe_ids[first:end], hashes[first:end], places[first:end]),
+            digest=work_item_digest(probe_ids[first:end], hashes[first:end], places[first:end], cut[first:end]),
             tokenizer_id=tokenizer_id,
         )
 

@@ -94,6 +94,7 @@ def manifest_of(items: Sequence[WorkItem]) -> list[WorkItemManifest]:
                 item.probe_ids,
                 [item.token_hashes[i].tobytes() for i in item.sequence_index],
                 item.sequence_index.tolist(),
+                item.truncated.tolist(),
             ),
             tokenizer_id=ENGINE.tokenizer_id,
         )

@@ -92,7 +92,10 @@ def test_the_manifest_adds_up_to_the_rows_and_keeps_the_limits(tokenizer, tmp_pa
         assert max(map(len, sequences.values())) == item.max_tokens
         assert item.n_rows <= block_rows
         assert item.digest == work_item_digest(
-            [row["probe_id"] for row in mine], [row["token_hash"] for row in mine], places
+            [row["probe_id"] for row in mine],
+            [row["token_hash"] for row in mine],
+            places,
+            [row["truncated"] for row in mine],
         )
         assert item.tokenizer_id == tokenizer.tokenizer_id
 
@@ -176,6 +179,14 @@ def test_a_probe_that_is_cut_says_so(checkpoint, tmp_path, over_long, kept):
         rows = {row["probe_id"]: row for row in rows_of(partition)}
     assert rows["long"]["token_ids"] == tokenizer.encode(["abcdefgh"])[0][kept].tolist()
     assert (rows["long"]["truncated"], rows["short"]["truncated"]) == (True, False)
+
+
+def test_a_text_that_was_cut_and_one_that_is_what_was_kept_are_different_content(checkpoint, tmp_path):
+    tokenizer = checkpoint.tokenizer(TokenizerPolicy(max_tokens=4, over_long="truncate_right"))
+    cut = tokenise(probes({"p": "abcdefgh"}), tokenizer, tmp_path)
+    whole = tokenise(probes({"p": "abcd"}), tokenizer, tmp_path)
+    assert rows_of(cut)[0] == rows_of(whole)[0] | {"truncated": True}
+    assert cut.content_digest != whole.content_digest
 
 
 @pytest.mark.parametrize("batches", [[], probes({"odd": [999]})], ids=["no probes", "all refused"])
