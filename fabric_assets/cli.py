@@ -30,6 +30,7 @@ from resources.proof import load
 
 PROGRESS_SECONDS = 5.0
 
+OWN_ERRORS = {e.__name__ for e in (StoreError, LineageError, FabricError, *FabricError.__subclasses__())}
 CONSOLE_QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 
@@ -39,6 +40,9 @@ def main() -> None:
         fabric(standalone_mode=True)
     except (FabricError, StoreError, LineageError) as error:
         click.echo(f"fabric: {error}", err=True)
+        sys.exit(1)
+    except OSError as error:
+        click.echo(f"fabric: {error}; make that path readable and writable, or name another", err=True)
         sys.exit(1)
 
 
@@ -174,13 +178,15 @@ def extract(
     with open_instance() as instance:
         probe_set = _register(instance, probes, **options)
         click.echo(f"{probe_set.describe()}: {len(probe_set.shards)} partition(s)")
-        _run(definitions, instance, "build_engine", run_config | {"ops": build})
-        engine = reading.read_engine(layout.lake_path())
+        built = _run(definitions, instance, "build_engine", run_config | {"ops": build})
+        engine = reading.read_engine(layout.lake_path(), run_id=built)
         click.echo(f"engine {engine.engine_id[:16]} ({engine.backend}, {engine.precision}) is proved")
+        choice = {"config": {"engine_id": engine.engine_id}}
+        use = {"ops": dict.fromkeys(("extraction_requests", "hidden_states", "hidden_states_checks"), choice)}
         failed = [
             shard.part
             for shard in probe_set.shards
-            if not _run_shard(definitions, instance, shard.part, run_config, started)
+            if not _run_shard(definitions, instance, shard.part, run_config | use, started)
         ]
     if failed:
         raise click.ClickException(f"{len(failed)} of {len(probe_set.shards)} partitions failed: {', '.join(failed)}")
@@ -258,29 +264,31 @@ def _definitions() -> dg.Definitions:
 
 def _run(
     definitions: dg.Definitions, instance: dg.DagsterInstance, job: str, run_config: dict[str, Any], **options: Any
-) -> None:
-    """Runs one job in this process; a failed step's own sentence becomes the error."""
+) -> str:
+    """Runs one job in this process and gives its run id; a failure's own sentence becomes the error."""
     result = definitions.resolve_job_def(job).execute_in_process(
         instance=instance, run_config=_for_job(definitions, job, run_config), raise_on_error=False, **options
     )
-    if result.success:
-        return
-    sentences = [_sentence(event.step_failure_data) for event in result.get_step_failure_events()]
     checks = [
         f"{check.asset_key.to_user_string()}: check {check.check_name} failed"
+        + "".join(f", {value.value}" for name, value in check.metadata.items() if name == "sentence")
         for check in result.get_asset_check_evaluations()
         if not check.passed and check.severity == dg.AssetCheckSeverity.ERROR
     ]
-    said = "; ".join(s.strip() for s in (*sentences, *checks) if s)
+    if result.success and not checks:
+        return result.run_id
+    sentences = [_sentence(event.step_failure_data) for event in result.get_step_failure_events()]
+    said = "; ".join(s.strip() for s in (checks or sentences) if s)
     raise FabricError(said or f"run {result.run_id} failed before its first step; `make ui` shows its log")
 
 
 def _sentence(data: Any) -> str:
-    """What a failed step has to say: its Failure's description, else the message of the first cause."""
+    """What a failed step has to say: its Failure's description, else the first error of this project's own among the
+    causes, else the last cause."""
     if data.user_failure_data:
         return data.user_failure_data.description or ""
     error = data.error
-    while error is not None and error.cause is not None:
+    while error is not None and error.cause is not None and error.cls_name not in OWN_ERRORS:
         error = error.cause
     return error.message.partition(": ")[2] if error is not None else ""
 

@@ -16,12 +16,18 @@ import dagster as dg
 from fabric_assets.defs.partitions import probe_shards
 from io_managers import layout
 from io_managers.delta_table import janitor
+from resources.errors import ConfigurationError
 
 LEFT_OVER_S = 86400
 
 
 def initialise() -> Path:
     """Makes the home's folders and instance where they are missing; returns DAGSTER_HOME."""
+    if set("%#?") & set(str(layout.home())):
+        raise ConfigurationError(
+            f"FABRIC_HOME is {layout.home()}; a path with %, # or ? is cut short by SQLite's connection strings; "
+            "choose one without them"
+        )
     for folder in (layout.lake_path(), layout.engines_path(), layout.probes_path(), layout.scratch_path()):
         folder.mkdir(parents=True, exist_ok=True)
     dagster_home = layout.home() / "dagster"

@@ -112,6 +112,7 @@ def verdict_row(engine: EngineRecord, row: EngineVerdict | None) -> Metadata:
         "verdict": dg.MetadataValue.text(row.verdict if row else "not validated"),
         "decided_by": dg.MetadataValue.text(str(row.decided_by) if row else "nothing"),
         "reason": dg.MetadataValue.text(row.reason if row else "no report is stored for this engine"),
+        "sentence": dg.MetadataValue.text(json.loads(row.evidence_json)["sentence"] if row else ""),
     }
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import dagster as dg
 
 from fabric_assets import reports
-from fabric_assets.defs.engines import engine_validation_report
+from fabric_assets.defs.engines import EngineChoice, engine_validation_report
 from fabric_assets.defs.hidden_states import hidden_states
 from fabric_assets.defs.partitions import probe_shards
 from io_managers import audit, layout
@@ -44,6 +44,7 @@ def convention_proved(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckRe
         dg.AssetCheckSpec(
             "payload_hashes",
             asset=hidden_states,
+            blocking=True,
             partitions_def=probe_shards,
             description="Every payload still has the hash it was stored with.",
         ),
@@ -55,10 +56,10 @@ def convention_proved(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckRe
         ),
     ],
 )
-def hidden_states_checks(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
+def hidden_states_checks(context: dg.AssetCheckExecutionContext, config: EngineChoice) -> Iterator[dg.AssetCheckResult]:
     """Reads every vector of the run's partitions back once, for all four checks."""
     lake = layout.lake_path()
-    engine = read_engine(lake, run_id=context.run.run_id)
+    engine = config.of(read_engine(lake, run_id=context.run.run_id))
     accounts = [
         audit.account(lake, part, model_key=engine.model_key, rows_in=shard_of(layout.probes_path(), part)[1].n_rows)
         for part in context.partition_keys

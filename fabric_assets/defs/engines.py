@@ -10,6 +10,7 @@ from pydantic import Field
 
 from fabric_assets import reports
 from io_managers import layout
+from io_managers.reading import read_engine
 from io_managers.tables import ENGINE_VALIDATION_REPORTS, ENGINES
 from resources.engine.backend import choose_backend
 from resources.engine.build import build_engine
@@ -31,6 +32,31 @@ class EngineBuild(dg.Config):
     )
     directory: str | None = Field(
         default=None, description="An engine directory that is there already, to register instead of building one."
+    )
+
+
+class EngineChoice(dg.Config):
+    """Which engine extracts."""
+
+    engine_id: str | None = Field(
+        default=None, description="Unset: the engine that the run itself built, else the newest one."
+    )
+
+    def of(self, engine: EngineRecord) -> EngineRecord:
+        """The engine that is named, else `engine`."""
+        return engine if self.engine_id is None else read_engine(layout.lake_path(), engine_id=self.engine_id)
+
+
+def require_built_from(model: Model, engine: EngineRecord) -> None:
+    """Refuses an engine that this project built from another checkpoint than the run's: whoever materialised `engine`
+    last would decide whose vectors are stored. An engine that was registered from elsewhere is nobody's model here."""
+    if Path(engine.directory).is_absolute() or engine.checkpoint_digest == model.open_checkpoint().digest:
+        return
+    raise dg.Failure(
+        description=f"engine {engine.engine_id} was built from checkpoint {engine.checkpoint_digest}; this run's model "
+        f"is {model.open_checkpoint().name}, {model.open_checkpoint().digest}; materialise engine and "
+        "engine_validation_report with this run's model, or give the run the engine's model",
+        allow_retries=False,
     )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import dagster as dg
 
 from fabric_assets import reports
+from fabric_assets.defs.engines import EngineChoice, require_built_from
 from fabric_assets.defs.partitions import BACKFILL, probe_shards
 from io_managers import layout
 from io_managers.delta_io_manager import StageWrite, StageWrites, VectorWrite, VectorWrites
@@ -12,6 +13,7 @@ from io_managers.reading import StoredPartitions
 from io_managers.tables import EXTRACTION_REQUESTS, HIDDEN_STATES
 from resources.extraction import PartitionVectors
 from resources.extraction_engine import ExtractionEngine
+from resources.model import Model
 from resources.proof import ProvenEngine
 from resources.proof.contract import WorkDescription, check_contract
 from resources.records import (
@@ -32,10 +34,16 @@ from resources.records import (
     metadata=reports.table_definition(EXTRACTION_REQUESTS),
 )
 def extraction_requests(
-    context: dg.AssetExecutionContext, work_items: StoredPartitions, engine: EngineRecord
+    context: dg.AssetExecutionContext,
+    config: EngineChoice,
+    model: Model,
+    work_items: StoredPartitions,
+    engine: EngineRecord,
 ) -> StageWrites:
     """One row a work item and engine: which vector is asked for, in which form. Earlier engines' requests stay."""
-    return StageWrites(_requests_write(part, work_items, engine) for part in context.partition_keys)
+    chosen = config.of(engine)
+    require_built_from(model, chosen)
+    return StageWrites(_requests_write(part, work_items, chosen) for part in context.partition_keys)
 
 
 @dg.asset(
@@ -49,13 +57,17 @@ def extraction_requests(
 )
 def hidden_states(
     context: dg.AssetExecutionContext,
+    config: EngineChoice,
+    model: Model,
     extraction_engine: ExtractionEngine,
     tokenised_batches: StoredPartitions,
     engine: EngineRecord,
 ) -> VectorWrites:
     """One vector a probe: the input to the language-model head at its last token, checked against its work item."""
-    proven = extraction_engine.open(engine, layout.engines_path())
-    return VectorWrites(_vectors_write(part, proven, engine, tokenised_batches) for part in context.partition_keys)
+    chosen = config.of(engine)
+    require_built_from(model, chosen)
+    proven = extraction_engine.open(chosen, layout.engines_path())
+    return VectorWrites(_vectors_write(part, proven, chosen, tokenised_batches) for part in context.partition_keys)
 
 
 def _requests_write(part: str, stored: StoredPartitions, engine: EngineRecord) -> StageWrite:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from resources.errors import ProbeFileError
 from resources.external_sort import ExternalSort
 
 _IDS = pa.schema(
@@ -90,6 +91,9 @@ def _batch(rows: Sequence[tuple], schema: pa.Schema) -> pa.RecordBatch:
 def duplicates_between(path: Path, first_ordinal: int, n_rows: int) -> dict[int, tuple[int, int]]:
     """ordinal -> (source, source row) of the first row with that id, for the duplicates among `n_rows` rows."""
     wanted = [("ordinal", ">=", first_ordinal), ("ordinal", "<", first_ordinal + n_rows)]
-    table = pq.read_table(path, filters=wanted)
+    try:
+        table = pq.read_table(path, filters=wanted)
+    except OSError as error:
+        raise ProbeFileError(f"{path} cannot be read: {error}; register the probe set again") from error
     ordinals, sources, rows = (table.column(name).to_pylist() for name in ("ordinal", "first_source", "first_row"))
     return dict(zip(ordinals, zip(sources, rows, strict=True), strict=True))

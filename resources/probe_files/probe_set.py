@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from resources.errors import ConfigurationError
+from resources.records import digest
 
 FileFormat = Literal["jsonl", "parquet", "csv", "text"]
 
@@ -94,6 +95,8 @@ class ProbeSet:
     """A registered probe set."""
 
     name: str
+    root: str
+    """What was registered: the file's or the folder's own path."""
     format: ProbeFormat
     sources: tuple[Source, ...]
     shards: tuple[Shard, ...]
@@ -113,6 +116,7 @@ class ProbeSet:
 def save_probe_set(probe_set: ProbeSet, folder: Path) -> None:
     """Writes `<name>.json` into `folder`, atomically."""
     record = asdict(probe_set) | {"duplicates": probe_set.duplicates.name if probe_set.duplicates else None}
+    record["digest"] = _record_digest(record)
     target = _index_file(folder, probe_set.name)
     partial = target.with_name(f".{target.name}.{os.getpid()}")
     partial.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
@@ -133,6 +137,8 @@ def load_probe_set(folder: Path, name: str) -> ProbeSet:
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"{path} cannot be read: {error}; register the probe set again") from error
     try:
+        if record.pop("digest") != _record_digest(record):
+            raise ConfigurationError(f"{path} was edited or damaged after it was written; register the probe set again")
         return _from_record(record, folder)
     except (KeyError, TypeError) as error:
         raise ConfigurationError(f"{path} is not a probe set's index: {error!r}; register the set again") from error
@@ -159,10 +165,15 @@ def _index_file(folder: Path, name: str) -> Path:
     return folder / f"{name}.json"
 
 
+def _record_digest(record: dict[str, Any]) -> str:
+    return digest([json.dumps(record, sort_keys=True).encode()]).hex()
+
+
 def _from_record(record: dict[str, Any], folder: Path) -> ProbeSet:
     duplicates = record["duplicates"]
     return ProbeSet(
         name=record["name"],
+        root=record["root"],
         format=ProbeFormat(**record["format"]),
         sources=tuple(Source(**s) for s in record["sources"]),
         shards=tuple(

@@ -91,7 +91,7 @@ def register(
             read += source.size
             if progress:
                 progress(read, total)
-        probe_set = ProbeSet(name, format, tuple(sources), tuple(cutter.shards()), None)
+        probe_set = ProbeSet(name, str(path), format, tuple(sources), tuple(cutter.shards()), None)
         _refuse_another_set(probe_set, folder)
         duplicates = folder / f"{name}.{_content_digest(probe_set)}.duplicates.parquet"
         if ids and ids.write_duplicates(duplicates):
@@ -268,10 +268,9 @@ def _refuse_another_set(probe_set: ProbeSet, folder: Path) -> None:
     if not (folder / f"{probe_set.name}.json").exists():
         return
     registered = load_probe_set(folder, probe_set.name)
-    same_files = [s.uri for s in registered.sources] == [s.uri for s in probe_set.sources]
     same_content = _content_digest(registered) == _content_digest(probe_set)
-    if not (same_files or same_content):
+    if not (registered.root == probe_set.root or same_content):
         raise ConfigurationError(
-            f"a probe set {probe_set.name!r} is registered already, from {registered.sources[0].uri}; "
-            f"this one is {probe_set.sources[0].uri}; give it another name with --name"
+            f"a probe set {probe_set.name!r} is registered already, from {registered.root}; "
+            f"this one is {probe_set.root}; give it another name with --name"
         )

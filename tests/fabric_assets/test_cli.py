@@ -92,6 +92,15 @@ def test_a_wrong_call_gets_a_sentence_and_no_traceback(home: Path, arguments: li
     assert "Traceback" not in run.stderr
 
 
+def test_a_home_that_cannot_be_made_gets_a_sentence(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / "file").write_text("")
+    monkeypatch.setenv("FABRIC_HOME", str(home / "file" / "home"))
+    run = fabric("init")
+    assert run.returncode == 1
+    assert "writable" in run.stderr
+    assert "Traceback" not in run.stderr
+
+
 @pytest.mark.parametrize(
     ("kind", "code", "verdict", "reason"),
     [("inclusive-end", 0, "proved", "proved"), ("all-zero", 1, "refused", "all-zero")],

@@ -12,6 +12,7 @@ import pytest
 
 from fabric_assets.instance import initialise, open_instance
 from io_managers import layout
+from resources.errors import ConfigurationError
 
 DAYS = 2 * 86400
 
@@ -37,6 +38,15 @@ def test_many_processes_may_make_one_home_at_once() -> None:
     code = "from fabric_assets.instance import open_instance\nwith open_instance() as i: i.get_runs_count()"
     children = [subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) for _ in range(4)]
     assert [(child.communicate()[1], child.returncode)[1] for child in children] == [0] * 4
+
+
+@pytest.mark.parametrize("name", ["50%", "a#b", "what?"])
+def test_a_home_that_sqlite_would_cut_short_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("FABRIC_HOME", str(tmp_path / name))
+    with pytest.raises(ConfigurationError, match="choose one without them"):
+        initialise()
 
 
 def test_only_what_was_left_long_ago_is_cleared() -> None:

@@ -16,6 +16,7 @@ from io_managers.reading import StoredPartitions, latest_verdict, read_engine, r
 from resources.checkpoint.tokenizer import load_tokenizer
 from resources.proof import load
 from tests.fabric_assets.conftest import ALL_ASSETS, PARTITIONED, Fabric
+from tests.tiny import tiny_gguf
 from tests.zoo import write_engine
 
 
@@ -82,7 +83,7 @@ def test_checks_pass_on_a_good_partition_and_are_blocking_where_they_must(fabric
         "convention_proved": (True, True),
         "rows_accounted": (True, True),
         "all_finite": (True, True),
-        "payload_hashes": (True, False),
+        "payload_hashes": (True, True),
         "distinct_vectors": (True, False),
     }
 
@@ -171,3 +172,37 @@ def test_the_newest_engine_is_used_and_earlier_requests_stay(fabric: Fabric) -> 
     stored = StoredPartitions(layout.lake_path(), (part,))
     assert first != second
     assert stored.requests(part, first) and stored.requests(part, second)
+
+
+@pytest.fixture
+def other_model(tmp_path: Path) -> dict[str, str]:
+    """Another checkpoint with the same tokenizer: nothing but its weights tells the two apart."""
+    return {"checkpoint": str(tiny_gguf(tmp_path / "other.gguf", seed=7))}
+
+
+def test_an_engine_of_another_model_is_not_used_because_it_is_the_newest(
+    fabric: Fabric, other_model: dict[str, str]
+) -> None:
+    [part] = fabric.register(["one"], format="text")
+    assert fabric.extract(part).success
+    assert fabric.run("engine", "engine_validation_report", model=other_model).success
+    for asset in ("extraction_requests", "hidden_states"):
+        data = failure(fabric.run(asset, partition_key=part), asset)
+        assert "this run's model" in data.user_failure_data.description
+    assert len(list((layout.lake_path() / "hidden_states").iterdir())) == 1
+
+
+def test_a_run_that_names_its_engine_keeps_it_when_a_newer_one_is_built(
+    fabric: Fabric, other_model: dict[str, str]
+) -> None:
+    [part] = fabric.register(["one"], format="text")
+    assert fabric.run("engine", "engine_validation_report").success
+    first = read_engine(layout.lake_path())
+    assert fabric.run("engine", "engine_validation_report", model=other_model).success
+    choice = {"config": {"engine_id": first.engine_id}}
+    ops = dict.fromkeys(("extraction_requests", "hidden_states", "hidden_states_checks"), choice)
+    result = fabric.run(*PARTITIONED, partition_key=part, ops=ops)
+    assert result.success
+    assert all(e.passed for e in result.get_asset_check_evaluations())
+    ids, _ = read_hidden_states(part, model_key=first.model_key)
+    assert set(ids["engine_id"]) == {first.engine_id}

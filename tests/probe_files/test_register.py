@@ -195,3 +195,24 @@ def test_progress_ends_at_the_whole(tmp_path):
 def test_a_shard_needs_a_row(tmp_path, shard_rows):
     with pytest.raises(ConfigurationError, match="shard_rows"):
         register(tmp_path, format=ProbeFormat(), folder=tmp_path, shard_rows=shard_rows)
+
+
+def test_a_folder_that_gained_a_file_is_the_same_set(tmp_path):
+    folder = tmp_path / "probes"
+    folder.mkdir()
+    (folder / "b.txt").write_text("one\n")
+    register(folder, format=ProbeFormat(), folder=tmp_path)
+    (folder / "a.txt").write_text("two\n")
+    again = register(folder, format=ProbeFormat(), folder=tmp_path)
+    assert [source.name for source in again.sources] == ["a.txt", "b.txt"]
+
+
+def test_an_index_that_was_edited_is_refused(tmp_path):
+    (tmp_path / "f.txt").write_text("one\ntwo\n")
+    register(tmp_path / "f.txt", format=ProbeFormat(), folder=tmp_path, shard_rows=1)
+    index = tmp_path / "f.json"
+    record = json.loads(index.read_text())
+    record["shards"][0]["slices"][0]["byte_offset"] = 4
+    index.write_text(json.dumps(record))
+    with pytest.raises(ConfigurationError, match="edited or damaged"):
+        load_probe_set(tmp_path, "f")
