@@ -9,6 +9,7 @@ foreign engine: TensorRT's `rank0.engine`, whose id takes in the plan itself.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,8 +116,20 @@ def require_raw_path(config: EngineConfig) -> None:
 
 
 def require_unchanged(directory: Path, config: EngineConfig) -> None:
-    """Passes only when every file that was recorded at build time still has its content."""
-    for name, expected in (config.provenance.files if config.provenance else {}).items():
+    """Passes only when the folder holds the files that were recorded at build time, each with its content, and no more.
+
+    Of a foreign engine nothing was recorded.
+    """
+    if config.provenance is None:
+        return
+    recorded, present = {CONFIG_FILE, *config.provenance.files}, set(os.listdir(directory))
+    if recorded != present or config.plan not in config.provenance.files:
+        raise EngineError(
+            f"{directory} holds {sorted(present)}, with {config.plan} for a plan; expected {sorted(recorded)}, which "
+            "were recorded when the engine was built, and the plan among them; take out what was put there, or build "
+            "the engine again"
+        )
+    for name, expected in config.provenance.files.items():
         seen = _file_digest(directory / name)
         if seen != expected:
             raise EngineError(

@@ -109,6 +109,32 @@ def test_a_configuration_that_is_none_is_an_engine_error(tmp_path, content, says
         read_engine_config(tmp_path)
 
 
+def unlisted(directory: Path, names) -> None:
+    document = json.loads((directory / "config.json").read_text())
+    for name in names:
+        del document["fabric"]["files"][name]
+    (directory / "config.json").write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: unlisted(d, [p.name for p in d.iterdir() if p.name != "config.json"]),
+        lambda d: unlisted(d, [zoo.GRAPH_FILE]),
+        lambda d: (unlisted(d, [zoo.GRAPH_FILE]), (d / zoo.GRAPH_FILE).unlink()),
+        lambda d: (d / "model.onnx.data").write_bytes(b""),
+        lambda d: (d / "tokenizer.json").unlink(),
+        lambda d: (d / "folder").mkdir(),
+    ],
+    ids=["nothing recorded", "plan not recorded", "no plan", "one more file", "one file fewer", "a folder"],
+)
+def test_a_folder_holds_the_recorded_files_and_no_more(tmp_path, change):
+    zoo.write_engine("exclusive-end", tmp_path)
+    change(tmp_path)
+    with pytest.raises(EngineError, match="which were recorded when"):
+        require_unchanged(tmp_path, read_engine_config(tmp_path))
+
+
 def test_a_file_that_changed_since_the_build_is_named(tmp_path):
     zoo.write_engine("exclusive-end", tmp_path)
     config = read_engine_config(tmp_path)
