@@ -1,8 +1,9 @@
 """A checkpoint -> an engine directory.
 
 Contract: an engine is written to a temporary folder and renamed into place when whole, so that a folder named by an
-engine's id always holds that engine. What was built already, of the same model by the same versions, is kept: a graph
-would come out the same, and a TensorRT plan would not (its kernels are chosen by measurement), and takes minutes.
+engine's id always holds that engine; one that was damaged there is put aside. What was built already, of the same
+model by the same versions, is kept: a graph would come out the same, and a TensorRT plan would not (its kernels are
+chosen by measurement), and takes minutes.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any, Literal, cast
 from resources.checkpoint import Checkpoint
 from resources.checkpoint.tokenizer import Tokenizer
 from resources.engine.config import (
+    CONFIG_FILE,
     FOREIGN_PLAN,
     read_engine_config,
     read_engine_record,
@@ -175,22 +177,25 @@ _BUILDERS = {
 
 def _built_already(engines_folder: Path, wanted: Mapping[str, Any], limits: Limits) -> EngineRecord | None:
     """An unchanged engine whose configuration says all that is `wanted`; None where there is none."""
-    for path in sorted(engines_folder.glob("*/config.json")):
+    # A name that begins with "." is of an engine half built, or of one that was put aside.
+    for path in sorted(engines_folder.glob(f"[!.]*/{CONFIG_FILE}")):
         try:
             says = json.loads(path.read_bytes())["fabric"].items()
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue
-        if wanted.items() <= says and _is_whole(path.parent) and read_engine_config(path.parent).limits == limits:
+        if wanted.items() <= says and _is_sound(path.parent) and read_engine_config(path.parent).limits == limits:
             return read_engine_record(path.parent)
     return None
 
 
-def _is_whole(directory: Path) -> bool:
+def _is_sound(directory: Path) -> bool:
+    """Whether `directory` holds an unchanged engine of the id that names it."""
     try:
-        require_unchanged(directory, read_engine_config(directory))
+        config = read_engine_config(directory)
+        require_unchanged(directory, config)
     except EngineError:
         return False
-    return True
+    return directory.name == config.engine_id[:FOLDER_CHARACTERS]
 
 
 def _pretrained(checkpoint: Checkpoint, precision: str) -> dict[str, object]:
@@ -214,11 +219,11 @@ def _put_in_place(building: Path, engines_folder: Path) -> Path:
     try:
         building.rename(target)
     except OSError:
-        if not target.is_dir():
+        if not os.path.lexists(target):
             raise
-        if _is_whole(target):
+        if _is_sound(target):
             return target
-        shutil.rmtree(target)
+        target.rename(Path(tempfile.mkdtemp(prefix=".damaged-", dir=engines_folder)) / target.name)
         building.rename(target)
     _sync(engines_folder)
     return target

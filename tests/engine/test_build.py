@@ -1,3 +1,5 @@
+import shutil
+
 import numpy as np
 import pytest
 
@@ -42,12 +44,38 @@ def test_building_again_keeps_the_engine_and_leaves_nothing_else(checkpoint, tok
     assert [p.name for p in tmp_path.iterdir()] == [first.directory]
 
 
-@pytest.mark.parametrize("damage", ["model.onnx", "tokenizer.json", "config.json"])
-def test_an_engine_that_was_damaged_is_built_anew(checkpoint, tokenizer, tmp_path, damage):
+def damage(name: str):
+    return lambda folder: (folder / name).write_bytes(b"{}")
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        damage("model.onnx"),
+        damage("tokenizer.json"),
+        damage("config.json"),
+        damage("not-of-the-engine"),
+        lambda folder: (folder / "config.json").unlink(),
+        lambda folder: (folder / "sub").mkdir(),
+        lambda folder: (shutil.rmtree(folder), folder.write_bytes(b"no folder")),
+    ],
+    ids=["model.onnx", "tokenizer.json", "config.json", "another file", "no config.json", "a folder", "no folder"],
+)
+def test_an_engine_that_was_damaged_is_put_aside_and_built_anew(checkpoint, tokenizer, tmp_path, harm):
     first = build_engine(checkpoint, tokenizer, tmp_path, limits=LIMITS)
-    (tmp_path / first.directory / damage).write_bytes(b"{}")
+    harm(tmp_path / first.directory)
     assert build_engine(checkpoint, tokenizer, tmp_path, limits=LIMITS) == first
+    assert [p.name for p in tmp_path.glob(".damaged-*/*")] == [first.directory]
     proof.load(tmp_path / first.directory, threads=1).close()
+    assert build_engine(checkpoint, tokenizer, tmp_path, limits=LIMITS) == first
+
+
+@pytest.mark.parametrize("name", [".building-xyz", "renamed"])
+def test_a_folder_that_its_engine_does_not_name_is_not_kept(checkpoint, tokenizer, tmp_path, name):
+    first = build_engine(checkpoint, tokenizer, tmp_path, limits=LIMITS)
+    (tmp_path / first.directory).rename(tmp_path / name)
+    assert build_engine(checkpoint, tokenizer, tmp_path, limits=LIMITS) == first
+    assert (tmp_path / first.directory).is_dir()
 
 
 def test_an_engine_of_other_versions_is_not_kept_in_its_place(checkpoint, tokenizer, tmp_path, monkeypatch):
