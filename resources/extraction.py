@@ -141,7 +141,10 @@ class PartitionVectors:
             if done:
                 yield done
         if running:
-            yield self._collected(*running)
+            last = self._collected(*running)
+            # Nothing is stored of a stream that fails before its end.
+            self._engine.require_unchanged()
+            yield last
 
     def _collected(self, item: WorkItem, collect: Callable[[], np.ndarray]) -> tuple[WorkItem, np.ndarray]:
         vectors = collect()

@@ -47,6 +47,7 @@ _SEED = 20
 def load(
     directory: Path,
     *,
+    engine_id: str | None = None,
     threads: int | None = None,
     plugins: Sequence[PluginLibrary] = (),
     progress: Callable[[str], None] | None = None,
@@ -54,10 +55,16 @@ def load(
     """Opens the engine in `directory` and proves its gather convention, or raises; nothing is left open then.
 
     `EngineRefused` carries the report with whatever evidence there is; a plain `EngineError` means that there is no
-    engine to speak of: a missing file, an unreadable plan. `threads` are ONNX Runtime's; `plugins` are the libraries
-    that a TensorRT plan needs. `progress` is told, in words, what is being done.
+    engine to speak of: a missing file, an unreadable plan; or another one than `engine_id`, if given. `threads` are
+    ONNX Runtime's; `plugins` are the libraries that a TensorRT plan needs. `progress` is told, in words, what is being
+    done.
     """
     config = read_engine_config(directory)
+    if engine_id not in (None, config.engine_id):
+        raise EngineError(
+            f"{directory} holds engine {config.engine_id}; expected {engine_id}, which was registered; "
+            "build or register the engine again"
+        )
     validation = _Validation(config, progress or (lambda _: None))
     with validation.refusing("key-value-cache"):
         require_raw_path(config)
@@ -74,7 +81,8 @@ def load(
         engine = validation.bind(backend)
         opened.callback(engine.close)
         convention = validation.validate(engine, tokens)
-        proven = ProvenEngine(engine, validation.report("proved", _proved(convention)), tokenizer.tokenizer_id)
+        report = validation.report("proved", _proved(convention))
+        proven = ProvenEngine(engine, report, tokenizer.tokenizer_id, directory)
         opened.pop_all()
     return proven
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 
 import numpy as np
 
 from resources.engine.backend import Engine
-from resources.engine.config import EngineConfig
+from resources.engine.config import EngineConfig, read_engine_config, require_unchanged
 from resources.errors import EngineError, EngineRefused
 from resources.packing import PackedBatch, pack
 from resources.proof.validation import ValidationReport
@@ -24,6 +25,7 @@ class ProvenEngine:
     report: ValidationReport
     tokenizer_id: str
     """Of the tokenizer in the engine's directory."""
+    _directory: Path
 
     def __post_init__(self) -> None:
         if self.report.verdict != "proved":
@@ -74,6 +76,19 @@ class ProvenEngine:
     def submit(self, batch: PackedBatch) -> Callable[[], np.ndarray]:
         """Starts what `pack` made and gives back what waits for it and returns the vectors, once, before the next."""
         return self._engine.submit(batch)
+
+    def require_unchanged(self) -> None:
+        """Passes only when the engine's directory still is what was proved. Reads all of it: tenths of a second a GB.
+
+        ONNX Runtime maps a model's weights, so that a file which is changed later changes the vectors.
+        """
+        config = read_engine_config(self._directory)
+        if config.engine_id != self.engine_id:
+            raise EngineError(
+                f"{self._directory} now holds engine {config.engine_id}; expected {self.engine_id}, which was opened; "
+                "build the engine again, and run again"
+            )
+        require_unchanged(self._directory, config)
 
     def close(self) -> None:
         """Frees everything; a second call does nothing."""
