@@ -14,7 +14,6 @@ from io_managers.delta_table import Committed
 from io_managers.tables import HIDDEN_STATES, TOKENISED_BATCHES, TableSpec
 from resources.extraction import Throughput
 from resources.proof.contract import Clause
-from resources.proof.validation import ValidationReport
 from resources.records import EngineRecord, EngineVerdict, Refusal
 from resources.work_items import TokenisedPartition
 
@@ -91,17 +90,6 @@ def engine(record: EngineRecord, folder: Path) -> Metadata:
         "backend": dg.MetadataValue.text(record.backend),
         "precision": dg.MetadataValue.text(record.precision),
         "versions": dg.MetadataValue.json(dict(record.versions)),
-    }
-
-
-def validation(report: ValidationReport) -> Metadata:
-    """Of a validation: the verdict first, then the evidence."""
-    return {
-        "verdict": dg.MetadataValue.text(report.verdict),
-        "sentence": dg.MetadataValue.text(report.sentence),
-        "convention": dg.MetadataValue.text(report.convention or "none"),
-        "decided_by": dg.MetadataValue.text(str(report.decided_by)),
-        "evidence": dg.MetadataValue.json(json.loads(report.to_json())),
     }
 
 

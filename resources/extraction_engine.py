@@ -16,7 +16,7 @@ import dagster as dg
 from pydantic import Field
 
 from resources.engine.plugins import configured_plugins
-from resources.errors import EngineRefused
+from resources.errors import ConfigurationError, EngineRefused
 from resources.proof import ProvenEngine, load
 from resources.proof.validation import ValidationReport
 from resources.records import EngineRecord
@@ -44,11 +44,13 @@ class ExtractionEngine(dg.ConfigurableResource):
             return self._load(engine, engines_folder)
         except EngineRefused as refusal:
             raise dg.Failure(
-                description=str(refusal), metadata=refusal_metadata(refusal.report), allow_retries=False
+                description=str(refusal), metadata=report_metadata(refusal.report), allow_retries=False
             ) from refusal
 
     def report(self, engine: EngineRecord, engines_folder: Path) -> ValidationReport:
-        """The report of an engine, proved or refused."""
+        """The report of an engine, proved or refused, from a new validation."""
+        with _lock:
+            _close_opened()
         try:
             return self._load(engine, engines_folder).report
         except EngineRefused as refusal:
@@ -57,10 +59,10 @@ class ExtractionEngine(dg.ConfigurableResource):
     def _load(self, engine: EngineRecord, engines_folder: Path) -> ProvenEngine:
         with _lock:
             if engine.engine_id not in _opened:
-                for other in list(_opened):
-                    _opened.pop(other).close()
+                _close_opened()
                 _opened[engine.engine_id] = load(
                     engines_folder / engine.directory,
+                    engine_id=engine.engine_id,
                     threads=self._threads,
                     plugins=configured_plugins(self.plugins),
                     progress=logger.info,
@@ -70,14 +72,28 @@ class ExtractionEngine(dg.ConfigurableResource):
     @property
     def _threads(self) -> int | None:
         given = os.environ.get("FABRIC_THREADS")
-        return self.threads or (int(given) if given else None)
+        if self.threads or not given:
+            return self.threads
+        if not given.isdecimal() or int(given) < 1:
+            raise ConfigurationError(
+                f"FABRIC_THREADS is {given!r}; expected a whole number of at least 1; correct it, or unset it for "
+                "every core"
+            )
+        return int(given)
 
 
-def refusal_metadata(report: ValidationReport) -> dict[str, dg.MetadataValue]:
-    """The evidence of a refusal, for a failure's metadata."""
+def report_metadata(report: ValidationReport) -> dict[str, dg.MetadataValue]:
+    """The verdict first, then the evidence; of a validation, or of the failure that a refusal is."""
     return {
         "verdict": dg.MetadataValue.text(report.verdict),
-        "reason": dg.MetadataValue.text(report.reason),
+        "sentence": dg.MetadataValue.text(report.sentence),
+        "convention": dg.MetadataValue.text(report.convention or "none"),
         "decided_by": dg.MetadataValue.text(str(report.decided_by)),
+        "reason": dg.MetadataValue.text(report.reason),
         "evidence": dg.MetadataValue.json(json.loads(report.to_json())),
     }
+
+
+def _close_opened() -> None:
+    while _opened:
+        _opened.popitem()[1].close()

@@ -15,7 +15,7 @@ from io_managers.tables import ENGINE_VALIDATION_REPORTS, ENGINES
 from resources.engine.backend import choose_backend
 from resources.engine.build import build_engine
 from resources.engine.config import read_engine_record
-from resources.extraction_engine import ExtractionEngine
+from resources.extraction_engine import ExtractionEngine, report_metadata
 from resources.model import Model
 from resources.records import EngineRecord, EngineVerdict
 
@@ -103,7 +103,7 @@ def engine_validation_report(
     A refusal is stored too; the blocking check `convention_proved` keeps anything from being extracted with it.
     """
     report = extraction_engine.report(engine, layout.engines_path())
-    context.add_output_metadata(reports.validation(report))
+    context.add_output_metadata(report_metadata(report))
     return EngineVerdict(
         report_id=uuid4().hex,
         engine_id=engine.engine_id,
