@@ -1,16 +1,13 @@
 """The validation report: every piece of evidence that an engine's verdict rests on.
 
-Contract: frozen and complete, proved or refused; `to_json` and `from_json` lose nothing. Distances are relative
+Contract: frozen and complete, proved or refused; `to_json` loses nothing. Distances are relative
 (`resources.proof.vectors`). A piece that was not reached is None or empty.
 """
 
 from __future__ import annotations
 
 import json
-import types
-import typing
-from dataclasses import asdict, dataclass, is_dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
 
 from resources.records import Limits
 
@@ -189,19 +186,3 @@ class ValidationReport:
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), allow_nan=False)
-
-    @classmethod
-    def from_json(cls, text: str) -> ValidationReport:
-        return _read(cls, json.loads(text))
-
-
-def _read(kind: Any, value: Any) -> Any:
-    """`value`, as JSON holds it, in the type `kind`."""
-    if is_dataclass(kind):
-        hints = typing.get_type_hints(kind)
-        return kind(**{name: _read(hints[name], field) for name, field in value.items()})  # type: ignore[operator]
-    if isinstance(kind, types.UnionType):
-        return None if value is None else _read(typing.get_args(kind)[0], value)
-    if typing.get_origin(kind) is tuple:
-        return tuple(_read(typing.get_args(kind)[0], item) for item in value)
-    return value
