@@ -107,6 +107,17 @@ def stored_files(table: DeltaTable, scope: Mapping[str, str]) -> list[DataFile]:
     return sorted((DataFile(*row) for row in zip(*columns, strict=True)), key=lambda file: file.path)
 
 
+def stored_content(lake: Path | str, spec: TableSpec, scope: Mapping[str, str]) -> bytes | None:
+    """8 bytes that identify the rows last committed to a partition; None if nothing ever was.
+
+    They are the partition's transaction version, 63 bits of the content digest: Delta keeps it in every checkpoint,
+    where a commit's own metadata goes with its log entry.
+    """
+    table = open_table(table_path(lake, spec))
+    version = None if table is None else table.transaction_version(_app(spec, _require_scope(spec, scope)))
+    return None if version is None else version.to_bytes(8, "little")
+
+
 def write_partition(
     lake: Path | str, spec: TableSpec, write: PartitionWrite, *, model_key: str | None = None
 ) -> Committed:

@@ -51,6 +51,7 @@ def checked_batches(
     stream: VectorStream,
     *,
     manifest: Sequence[WorkItemManifest],
+    probes_digest: bytes | None,
     work_items: Iterable[WorkItemRows],
     requests: Iterable[ExtractionRequest],
     engine: EngineRecord | None,
@@ -58,11 +59,12 @@ def checked_batches(
 ) -> Iterator[pa.RecordBatch]:
     """The stream's vectors as rows of `tables.HIDDEN_STATES`, each row checked before it is given.
 
-    `work_items` and `requests` come in the order of the manifest; `engine` and `verdict` (its newest validation) are
-    None where the store has none. Raises `LineageError` at once for the clauses of the partition as a whole; the others
-    are raised while the rows are pulled.
+    `work_items` and `requests` come in the order of the manifest; `probes_digest` is of the probes as they are stored
+    now. It, `engine` and `verdict` (the engine's newest validation) are None where the store has none. Raises
+    `LineageError` at once for the clauses of the partition as a whole; the others are raised while the rows are pulled.
     """
     _check_partition(stream, manifest, engine, verdict)
+    _check_probes(stream.part, manifest, probes_digest)
     return _checked(stream, manifest, work_items, _request_ids(stream, manifest, requests))
 
 
@@ -97,6 +99,18 @@ def _check_partition(
         f"partition {stream.part} as it was when its vectors were extracted",
         advice="its content changed upstream since; materialise extraction_requests and hidden_states again",
     )
+
+
+def _check_probes(part: str, manifest: Sequence[WorkItemManifest], probes_digest: bytes | None) -> None:
+    """The work items must be made of the probes that the store has now, or a vector would be joined to another text."""
+    made_of = {item.probes_digest for item in manifest}
+    if made_of - {probes_digest}:
+        raise LineageError(
+            "stale-probes",
+            seen=f"work items of {part} made of probes with digest {', '.join(sorted(d.hex() for d in made_of))}",
+            expected="no probes" if probes_digest is None else f"those stored now, {probes_digest.hex()}",
+            advice=_TOKENISE_AGAIN,
+        )
 
 
 def _request_ids(

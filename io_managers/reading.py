@@ -17,7 +17,7 @@ import duckdb
 import pyarrow as pa
 
 from io_managers import layout
-from io_managers.delta_table import StoreError, open_table, table_path
+from io_managers.delta_table import StoreError, open_table, stored_content, table_path
 from io_managers.export import export_partition
 from io_managers.stored_rows import partition_files, stored_batches, stored_records
 from io_managers.tables import (
@@ -66,6 +66,12 @@ class StoredPartitions:
     def probes(self, part: str) -> Iterator[pa.RecordBatch]:
         """The probes, in the columns of `tables.PROBE_SETS`."""
         return stored_batches(self.lake, PROBE_SETS, {"part": part})
+
+    def probes_digest(self, part: str) -> bytes:
+        """`delta_table.stored_content` of the probes; ask for it before they are read. Raises `StoreError` if none."""
+        if (digest := stored_content(self.lake, PROBE_SETS, {"part": part})) is not None:
+            return digest
+        raise StoreError(f"probe_sets of {part} was never materialised; materialise it, then what is after it")
 
     def manifest(self, part: str) -> list[WorkItemManifest]:
         """The work items in order."""

@@ -82,6 +82,7 @@ WORK_ITEMS = TableSpec(
             _column("max_tokens", _INT),
             _column("digest", _BYTES),
             _column("tokenizer_id", _TEXT),
+            _column("probes_digest", _BYTES),
         ]
     ),
 )

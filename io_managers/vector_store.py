@@ -6,27 +6,30 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from io_managers.delta_table import Committed, PartitionWrite, write_partition
+from io_managers.delta_table import Committed, PartitionWrite, StoreError, stored_content, write_partition
 from io_managers.lineage import checked_batches
 from io_managers.reading import StoredPartitions, find_engine, latest_verdict
-from io_managers.tables import HIDDEN_STATES
+from io_managers.tables import HIDDEN_STATES, PROBE_SETS, WORK_ITEMS
 from resources.records import VectorStream
 
 
 def write_vectors(lake: Path, stream: VectorStream, *, metadata: Mapping[str, str]) -> Committed:
     """Pulls, checks and commits the stream's partition, then closes the stream, whatever happened.
 
-    Manifest, tokenised rows, requests, engine and its newest validation are read from the store, never from whoever
-    made the stream. What is stored already is not pulled. Raises `LineageError`, `StoreError`, or what the stream
-    raised; the table is then as it was.
+    The probes' digest, manifest, tokenised rows, requests, engine and its newest validation are read from the store,
+    never from whoever made the stream. What is stored already is not pulled. Raises `LineageError`, `StoreError`, or
+    what the stream raised; the table is then as it was.
     """
     part, engine_id = stream.part, stream.engine_id
     stored = StoredPartitions(lake, (part,))
     try:
+        if stored_content(lake, WORK_ITEMS, {"part": part}) is None:
+            raise StoreError(f"work_items of {part} was never materialised; materialise it, then hidden_states")
         manifest = stored.manifest(part)
         batches = checked_batches(
             stream,
             manifest=manifest,
+            probes_digest=stored_content(lake, PROBE_SETS, {"part": part}),
             work_items=stored.work_item_rows(part),
             requests=stored.iter_requests(part, engine_id),
             engine=find_engine(lake, engine_id=engine_id),

@@ -117,6 +117,8 @@ class WorkItemManifest:
     digest: bytes
     """`work_item_digest` of its rows."""
     tokenizer_id: str
+    probes_digest: bytes
+    """8 bytes that identify the partition of `probe_sets` that it was made of, as the store gives them."""
 
 
 @dataclass(frozen=True)
@@ -251,6 +253,7 @@ def partition_digest(manifest: Iterable[WorkItemManifest]) -> bytes:
             struct.pack("<Q", item.n_rows),
             item.digest,
             item.tokenizer_id.encode(),
+            item.probes_digest,
         )
     )
 

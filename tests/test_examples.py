@@ -108,6 +108,7 @@ def test_every_awkward_line_becomes_what_it_must(tmp_path):
             shard.part,
             [batch],
             tokenizer,
+            probes_digest=bytes(8),
             limits=Limits(max_batch_size=8, max_num_tokens=4096, max_input_len=2048),
             vocab_size=tokenizer.vocab_size,
             scratch=tmp_path / "scratch",

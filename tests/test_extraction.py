@@ -48,7 +48,9 @@ ITEMS = [work_item(0, [[5], [6, 7]], [0, 1, 1]), work_item(1, [[8, 9, 10]], [0])
 def stream(engine: ProvenEngine, items: list[WorkItem], *, asked: list[WorkItem] | None = None) -> PartitionVectors:
     requests = {
         item.work_item_id: extraction_request(
-            WorkItemManifest(PART, item.work_item_id, item.n_rows, len(item.sequences), item.n_tokens, 4, b"", "t"),
+            WorkItemManifest(
+                PART, item.work_item_id, item.n_rows, len(item.sequences), item.n_tokens, 4, b"", "t", b""
+            ),
             engine_id=engine.engine_id,
             model_key=engine.model_key,
             dtype=engine.dtype,
@@ -77,6 +79,17 @@ def test_every_row_gets_the_vector_of_its_own_sequence_in_order(engine: ProvenEn
             assert got.token_hash[row].tobytes() == token_hash(fed)
             assert (got.gathered_position[row], got.gathered_token_id[row]) == (len(fed) - 1, fed[-1])
             assert got.payload_xxh3[row].tobytes() == xxhash.xxh3_128_digest(got.payload[row].tobytes())
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "config.json", "tokenizer.json"])
+def test_an_engine_that_changed_after_its_proof_fails_before_the_last_batch(tmp_path: Path, name: str) -> None:
+    write_engine("exclusive-end", tmp_path)
+    given = []
+    with load(tmp_path) as changed:
+        (tmp_path / name).write_bytes((tmp_path / name).read_bytes() + b"\n")
+        with pytest.raises(EngineError, match="expected"):
+            given.extend(stream(changed, ITEMS))
+    assert len(given) == len(ITEMS) - 1
 
 
 def test_a_work_item_of_many_rows_comes_in_slices(engine: ProvenEngine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from resources.records import (
 
 fields = st.lists(st.binary(max_size=6), max_size=5)
 HASHES = [bytes([i]) * 16 for i in range(3)]
-ITEM = WorkItemManifest("set.00000", "set.00000-00000000", 3, 2, 9, 5, b"d" * 16, "tokenizer")
+ITEM = WorkItemManifest("set.00000", "set.00000-00000000", 3, 2, 9, 5, b"d" * 16, "tokenizer", b"p" * 8)
 
 
 @pytest.mark.parametrize(
@@ -90,6 +90,7 @@ def test_a_work_items_digest_needs_every_field_of_every_row():
         [ITEM, replace(ITEM, n_rows=4)],
         [ITEM, replace(ITEM, digest=b"e" * 16)],
         [ITEM, replace(ITEM, tokenizer_id="another")],
+        [ITEM, replace(ITEM, probes_digest=b"q" * 8)],
         [ITEM, ITEM, ITEM],
     ],
 )

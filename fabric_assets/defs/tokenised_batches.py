@@ -57,6 +57,7 @@ def _tokenised(
             part,
             probe_sets.probes(part),
             tokenizer,
+            probes_digest=probe_sets.probes_digest(part),
             limits=model.limits,
             vocab_size=model.open_checkpoint().config.vocab_size,
             scratch=layout.scratch_path(),

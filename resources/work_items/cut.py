@@ -23,7 +23,7 @@ MAX_BLOCK_TOKENS = 4 << 20
 
 
 def cut_work_items(
-    part: str, ordered: Iterable[pa.RecordBatch], target: Path, tokenizer_id: str, limits: Limits
+    part: str, ordered: Iterable[pa.RecordBatch], target: Path, tokenizer_id: str, probes_digest: bytes, limits: Limits
 ) -> list[WorkItemManifest]:
     """Writes the sorted rows with their places; gives back the manifest."""
     manifest: list[WorkItemManifest] = []
@@ -31,7 +31,7 @@ def cut_work_items(
         for block in _blocks(ordered):
             rows = _placed(part, block, len(manifest), limits)
             writer.write_batch(rows)
-            manifest += _manifest(part, rows, tokenizer_id)
+            manifest += _manifest(part, rows, tokenizer_id, probes_digest)
     return manifest
 
 
@@ -81,7 +81,7 @@ def _placed(part: str, block: pa.RecordBatch, first_item: int, limits: Limits) -
     return pa.RecordBatch.from_arrays([columns[name] for name in ROWS.names], schema=ROWS)
 
 
-def _manifest(part: str, rows: pa.RecordBatch, tokenizer_id: str) -> Iterator[WorkItemManifest]:
+def _manifest(part: str, rows: pa.RecordBatch, tokenizer_id: str, probes_digest: bytes) -> Iterator[WorkItemManifest]:
     row_index, sequence_index, n_tokens = (
         rows.column(name).to_numpy() for name in ("row_index", "sequence_index", "n_tokens")
     )
@@ -102,6 +102,7 @@ def _manifest(part: str, rows: pa.RecordBatch, tokenizer_id: str) -> Iterator[Wo
             max_tokens=int(longest[i]),
             digest=work_item_digest(probe_ids[first:end], hashes[first:end], places[first:end], cut[first:end]),
             tokenizer_id=tokenizer_id,
+            probes_digest=probes_digest,
         )
 
 

@@ -58,6 +58,7 @@ def tokenise_partition(
     probes: Iterable[pa.RecordBatch],
     tokenizer: Encoder,
     *,
+    probes_digest: bytes,
     limits: Limits,
     vocab_size: int,
     scratch: Path,
@@ -65,15 +66,18 @@ def tokenise_partition(
     """Tokenises `probes` and cuts them into work items within `limits`.
 
     `probes` has the columns probe_id, text, token_ids, source_uri and source_row, as the `probe_sets` table; ids are
-    unique within the partition. A token id must be under `vocab_size`, the engine's. `scratch` is a folder for files
-    that the result's `close` removes.
+    unique within the partition. `probes_digest` identifies what they were read from, and goes into the manifest. A
+    token id must be under `vocab_size`, the engine's. `scratch` is a folder for files that the result's `close`
+    removes.
     """
     scratch.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="tokenise-", dir=scratch))
     try:
         with ExternalSort(TOKENISED, ("n_tokens", "token_hash", "probe_id"), folder) as rows:
             refusals = add_tokens(part, probes, tokenizer, limits, vocab_size, rows)
-            manifest = cut_work_items(part, rows.merged(), folder / ROWS_FILE, tokenizer.tokenizer_id, limits)
+            manifest = cut_work_items(
+                part, rows.merged(), folder / ROWS_FILE, tokenizer.tokenizer_id, probes_digest, limits
+            )
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise

@@ -81,7 +81,25 @@ def work_items(part: str = PART, *, items: int = 3, rows: int = 5, seed: int = 0
     return made
 
 
+def probe_rows(items: Sequence[WorkItem]) -> list[dict[str, Any]]:
+    """The probes that the work items are made of, with the tokens given."""
+    probes = [(item, probe_id, item.sequences[at]) for item in items for probe_id, at in _places(item)]
+    return [
+        {
+            "part": item.part,
+            "probe_id": probe_id,
+            "text": None,
+            "token_ids": sequence.tolist(),
+            "source_uri": "f",
+            "source_row": row,
+        }
+        for row, (item, probe_id, sequence) in enumerate(probes)
+    ]
+
+
 def manifest_of(items: Sequence[WorkItem]) -> list[WorkItemManifest]:
+    # As `delta_table.stored_content` gives it for what `put` stores.
+    probes_digest = (int.from_bytes(_content(probe_rows(items))[:8], "little") >> 1).to_bytes(8, "little")
     return [
         WorkItemManifest(
             part=item.part,
@@ -97,6 +115,7 @@ def manifest_of(items: Sequence[WorkItem]) -> list[WorkItemManifest]:
                 item.truncated.tolist(),
             ),
             tokenizer_id=ENGINE.tokenizer_id,
+            probes_digest=probes_digest,
         )
         for item in items
     ]
@@ -123,8 +142,7 @@ def token_rows(items: Sequence[WorkItem]) -> list[dict[str, Any]]:
 def put(lake: Path, spec: TableSpec, rows: Sequence[dict[str, Any]], **scope: str) -> None:
     """Stores rows as they are, whether or not they make sense."""
     batch = pa.RecordBatch.from_pylist(list(rows), schema=spec.schema)
-    content = digest(repr(row).encode() for row in rows)
-    write_partition(lake, spec, PartitionWrite(scope, content, len(rows), lambda: iter([batch]), {}))
+    write_partition(lake, spec, PartitionWrite(scope, _content(rows), len(rows), lambda: iter([batch]), {}))
 
 
 def put_engine(lake: Path, engine: EngineRecord = ENGINE, *, run_id: str = "run", second: int = 0) -> None:
@@ -151,6 +169,7 @@ def put_requests(lake: Path, items: Sequence[WorkItem], engine: EngineRecord = E
 def put_upstream(lake: Path, items: Sequence[WorkItem], engine: EngineRecord = ENGINE) -> None:
     """All that the vectors of a partition need to be stored."""
     part = items[0].part
+    put(lake, tables.PROBE_SETS, probe_rows(items), part=part)
     put(lake, tables.TOKENISED_BATCHES, token_rows(items), part=part)
     put(lake, tables.WORK_ITEMS, [asdict(m) for m in manifest_of(items)], part=part)
     put_engine(lake, engine)
@@ -264,6 +283,14 @@ def spoil_vector(lake: Path, probe_id: str, *, part: str = PART, engine: EngineR
     batch = pa.RecordBatch.from_pylist(rows, schema=spec.schema)
     write = PartitionWrite({"part": part}, digest([b"spoilt"]), len(rows), lambda: iter([batch]), {})
     write_partition(lake, spec, write, model_key=engine.model_key)
+
+
+def _places(item: WorkItem) -> Iterator[tuple[str, int]]:
+    return zip(item.probe_ids, item.sequence_index.tolist(), strict=True)
+
+
+def _content(rows: Sequence[dict[str, Any]]) -> bytes:
+    return digest(repr(row).encode() for row in rows)
 
 
 def _at(second: int) -> datetime:

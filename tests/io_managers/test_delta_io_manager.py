@@ -20,6 +20,7 @@ from tests.io_managers.store import (
     VERDICT,
     Stream,
     manifest_of,
+    probe_rows,
     put_engine,
     put_upstream,
     put_verdict,
@@ -82,6 +83,10 @@ def pipeline(
     }
 
     @dg.asset(**common)
+    def probe_sets(context: dg.AssetExecutionContext) -> StageWrites:
+        return StageWrites(stage_write(tables.PROBE_SETS, probe_rows(work_items(p)), p) for p in context.partition_keys)
+
+    @dg.asset(**common, deps=[probe_sets])
     def tokenised_batches(context: dg.AssetExecutionContext) -> StageWrites:
         spec = tables.TOKENISED_BATCHES
         return StageWrites(stage_write(spec, token_rows(work_items(p)), p) for p in context.partition_keys)
@@ -121,7 +126,15 @@ def pipeline(
     def hidden_states(context: dg.AssetExecutionContext) -> VectorWrites:
         return VectorWrites(VectorWrite(stream=streams(p), describe=described) for p in context.partition_keys)
 
-    return [tokenised_batches, manifest, engine, engine_validation_report, extraction_requests, hidden_states]
+    return [
+        probe_sets,
+        tokenised_batches,
+        manifest,
+        engine,
+        engine_validation_report,
+        extraction_requests,
+        hidden_states,
+    ]
 
 
 def run(
@@ -221,7 +234,7 @@ def test_partitions_are_loaded_in_the_order_of_their_definition(tmp_path: Path, 
         loaded.append(tokenised_batches.parts)
 
     for _ in range(3):
-        assert run([*pipeline()[:1], reader], tmp_path, instance, tags=RANGE).success
+        assert run([*pipeline()[:2], reader], tmp_path, instance, tags=RANGE).success
     assert loaded == [PARTS] * 3
 
 

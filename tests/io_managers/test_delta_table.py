@@ -30,6 +30,7 @@ def row(number: int, part: str = "a") -> dict[str, object]:
         "max_tokens": 1,
         "digest": b"d" * 16,
         "tokenizer_id": "t",
+        "probes_digest": b"p" * 8,
     }
 
 

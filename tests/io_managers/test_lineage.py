@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from io_managers import tables
+from io_managers.delta_table import StoreError
 from io_managers.lineage import LineageError
 from io_managers.reading import read_hidden_states
 from io_managers.vector_store import write_vectors
@@ -22,6 +23,7 @@ from tests.io_managers.store import (
     VERDICT,
     Stream,
     manifest_of,
+    probe_rows,
     put,
     put_engine,
     put_requests,
@@ -306,6 +308,34 @@ def test_a_failing_stream_raises_its_own_error_and_stores_nothing(lake: Path) ->
     assert caught.value is failure
     assert (stream.pulled, stream.closed) == (2, True)
     assert stored_state(lake, tables.HIDDEN_STATES, ENGINE.model_key) == before
+
+
+@pytest.mark.parametrize(
+    "probes", [probe_rows(work_items(seed=9)), []], ids=["with other content", "without the probes"]
+)
+def test_probes_that_changed_since_they_were_tokenised_are_refused(lake: Path, probes: list[dict[str, object]]) -> None:
+    put(lake, tables.PROBE_SETS, probes, part=PART)
+
+    refuse(lake, Stream(work_items(), vectors_of(work_items())), "stale-probes", f"work items of {PART}")
+
+
+def test_probes_that_changed_are_refused_for_stored_vectors_too(lake: Path) -> None:
+    stream = Stream(work_items(), vectors_of(work_items()))
+    write_vectors(lake, stream, metadata={})
+    put(lake, tables.PROBE_SETS, probe_rows(work_items(seed=9)), part=PART)
+
+    refuse(lake, Stream(work_items(), vectors_of(work_items())), "stale-probes", "those stored now")
+
+
+def test_vectors_of_work_items_that_were_never_materialised_are_refused(tmp_path: Path) -> None:
+    put_engine(tmp_path)
+    put_verdict(tmp_path)
+    nothing = Stream(work_items(), [], changes={"input_digest": partition_digest([])})
+
+    with pytest.raises(StoreError, match=f"work_items of {PART} was never materialised"):
+        write_vectors(tmp_path, nothing, metadata={})
+
+    assert stored_state(tmp_path, tables.HIDDEN_STATES, ENGINE.model_key) is None
 
 
 def test_a_partition_without_work_items_is_stored_empty(lake: Path) -> None:

@@ -41,8 +41,18 @@ def probes(contents: dict[str, str | list[int]], *, batch_rows: int = 100) -> li
     ]
 
 
-def tokenise(batches, tokenizer, scratch: Path, *, limits: Limits = LIMITS) -> TokenisedPartition:
-    return tokenise_partition(PART, batches, tokenizer, limits=limits, vocab_size=tokenizer.vocab_size, scratch=scratch)
+def tokenise(
+    batches, tokenizer, scratch: Path, *, limits: Limits = LIMITS, probes_digest: bytes = b"p" * 8
+) -> TokenisedPartition:
+    return tokenise_partition(
+        PART,
+        batches,
+        tokenizer,
+        probes_digest=probes_digest,
+        limits=limits,
+        vocab_size=tokenizer.vocab_size,
+        scratch=scratch,
+    )
 
 
 def rows_of(partition: TokenisedPartition) -> list[dict]:
@@ -97,7 +107,7 @@ def test_the_manifest_adds_up_to_the_rows_and_keeps_the_limits(tokenizer, tmp_pa
             places,
             [row["truncated"] for row in mine],
         )
-        assert item.tokenizer_id == tokenizer.tokenizer_id
+        assert (item.tokenizer_id, item.probes_digest) == (tokenizer.tokenizer_id, b"p" * 8)
 
 
 def test_equal_sequences_are_computed_once(tokenizer, tmp_path):
@@ -143,6 +153,7 @@ def test_another_probe_text_tokenizer_or_limit_is_another_digest(checkpoint, tok
         tokenise(probes({("q" if n == "p0000" else n): t for n, t in texts.items()}), tokenizer, tmp_path),
         tokenise(probes(texts), with_bos, tmp_path),
         tokenise(probes(texts), tokenizer, tmp_path, limits=larger),
+        tokenise(probes(texts), tokenizer, tmp_path, probes_digest=b"q" * 8),
     ]
     assert len({partition.content_digest for partition in partitions}) == len(partitions)
 
