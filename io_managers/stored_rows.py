@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from io_managers.data_files import DataFile
 from io_managers.delta_table import StoreError, open_table, stored_files, table_path
-from io_managers.tables import TableSpec
+from io_managers.tables import HIDDEN_STATES, TableSpec
 
 ROWS_A_BATCH = 8192
 
@@ -36,6 +36,12 @@ def data_files(
     """The files of the partitions that `scope` names (all for an empty one), in the order of their rows."""
     table = open_table(table_path(lake, spec, model_key))
     return [] if table is None else stored_files(table, scope)
+
+
+def stored_models(lake: Path | str) -> list[str]:
+    """The model keys that have a table of vectors, sorted."""
+    folder = Path(lake) / HIDDEN_STATES.name
+    return sorted(p.name for p in folder.iterdir() if (p / "_delta_log").is_dir()) if folder.is_dir() else []
 
 
 def stored_batches(
