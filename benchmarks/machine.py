@@ -17,11 +17,16 @@ def describe() -> dict[str, object]:
     """The header of a result file."""
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": " ".join(["python", os.path.relpath(sys.argv[0]), *sys.argv[1:]]),
+        "command": " ".join(["python", os.path.relpath(sys.argv[0]), *map(_portable, sys.argv[1:])]),
         "commit": _commit(),
         "machine": {"cpu": _cpu(), "cores": os.cpu_count(), "memory_gib": _memory_gib(), "system": platform.platform()},
         "versions": {"python": platform.python_version()} | {name: metadata.version(name) for name in PACKAGES},
     }
+
+
+def _portable(argument: str) -> str:
+    """A path without the folders of one machine."""
+    return Path(argument).name if Path(argument).is_absolute() else argument
 
 
 def _commit() -> str:

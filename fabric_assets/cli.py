@@ -22,6 +22,7 @@ from fabric_assets.instance import initialise, open_instance
 from io_managers import layout, reading
 from io_managers.delta_table import StoreError
 from io_managers.lineage import LineageError
+from io_managers.removal import remove_partition
 from resources.engine.backend import choose_backend
 from resources.engine.plugins import configured_plugins
 from resources.errors import EngineRefused, FabricError
@@ -247,7 +248,14 @@ def _register(
         folder=layout.probes_path(),
         progress=_reading_progress(probes),
     )
-    instance.add_dynamic_partitions(str(probe_shards.name), [shard.part for shard in probe_set.shards])
+    parts = [shard.part for shard in probe_set.shards]
+    known = instance.get_dynamic_partitions(str(probe_shards.name))
+    instance.add_dynamic_partitions(str(probe_shards.name), parts)
+    for part in known:
+        if part.rpartition(".")[0] == probe_set.name and part not in parts:
+            rows = remove_partition(layout.lake_path(), part)
+            instance.delete_dynamic_partition(str(probe_shards.name), part)
+            click.echo(f"{part} is no shard of the set any more: {rows:,} rows of it removed from the lake")
     return probe_set
 
 

@@ -29,7 +29,9 @@ LIMITS = Limits(max_batch_size=512, max_num_tokens=16384, max_input_len=512)
 def smollm2(engines: Path, precision: str = "float16") -> Path:
     """The directory of SmolLM2's TensorRT engine, built in `engines` if it is not there already."""
     checkpoint = open_checkpoint(DEFAULT_CHECKPOINT)
-    return build(checkpoint, checkpoint.tokenizer(TokenizerPolicy()), engines, precision, LIMITS)
+    return build(
+        checkpoint, checkpoint.tokenizer(TokenizerPolicy(max_tokens=LIMITS.max_input_len)), engines, precision, LIMITS
+    )
 
 
 def build(checkpoint: Checkpoint, tokenizer: Tokenizer, engines: Path, precision: str, limits: Limits) -> Path:

@@ -61,6 +61,15 @@ def test_what_a_call_leaves_open_is_as_the_environment_says(home: Path, monkeypa
     assert read_hidden_states()[1].shape == (2, 64)
 
 
+def test_a_set_registered_again_in_fewer_shards_keeps_no_row_of_the_others(home: Path) -> None:
+    assert extract(home, write_probes(home, 6), "--text-field", "q", "--shard-rows", 2).returncode == 0
+    run = extract(home, write_probes(home, 3), "--text-field", "q", "--shard-rows", 2)
+    assert run.returncode == 0, run.stderr
+    assert "probes.00002 is no shard of the set any more" in run.stdout
+    ids, _ = read_hidden_states()
+    assert sorted(ids["probe_id"]) == [f"probes.jsonl:{row}" for row in range(3)]
+
+
 def test_export_writes_what_read_hidden_states_gives(home: Path) -> None:
     assert extract(home, write_probes(home, 4), "--text-field", "q").returncode == 0
     run = fabric("export", "probes.00000", "--to", home / "out.npy")

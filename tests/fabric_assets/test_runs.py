@@ -11,6 +11,7 @@ import dagster as dg
 import numpy as np
 import pytest
 
+from fabric_assets.defs.hidden_states import CANARY_TOLERANCE
 from io_managers import layout
 from io_managers.reading import StoredPartitions, latest_verdict, read_engine, read_hidden_states
 from resources.checkpoint.tokenizer import load_tokenizer
@@ -206,3 +207,24 @@ def test_a_run_that_names_its_engine_keeps_it_when_a_newer_one_is_built(
     assert all(e.passed for e in result.get_asset_check_evaluations())
     ids, _ = read_hidden_states(part, model_key=first.model_key)
     assert set(ids["engine_id"]) == {first.engine_id}
+
+
+def test_another_build_of_a_model_must_reproduce_its_stored_vectors(
+    fabric: Fabric, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = fabric.register(["one", "two three", "four", "five"], format="text", shard_rows=2)
+    assert fabric.extract(first).success
+    stored = read_engine(layout.lake_path())
+    assert fabric.run("engine", "engine_validation_report", model={"max_batch_size": 8}).success
+    assert read_engine(layout.lake_path()).model_key == stored.model_key
+    result = fabric.run(*PARTITIONED, partition_key=second, model={"max_batch_size": 8})
+    assert result.success
+    [clause] = [
+        r.data for r in metadata(result, "hidden_states", second)["contract"].records if "canary" in r.data["clause"]
+    ]
+    assert clause["passed"] and "registered vectors" in clause["expected"]
+
+    monkeypatch.setitem(CANARY_TOLERANCE, "float32", -1.0)
+    assert fabric.run("engine", "engine_validation_report", model={"max_batch_size": 6}).success
+    data = failure(fabric.run("extraction_requests", "hidden_states", partition_key=second), "hidden_states")
+    assert "canary" in data.user_failure_data.description
