@@ -21,12 +21,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
+from resources.records import file_digest
+
 ROW_GROUP_BYTES = 4 << 20
 """The knob that decides the speed of writing and reading (shared notes, delta.md, 1.4)."""
 
 FILE_BYTES = 512 << 20
 UNFINISHED = ".tmp"
-_READ_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -74,20 +75,17 @@ def remove_files(root: Path, files: Sequence[DataFile]) -> None:
 def damage(root: Path, file: DataFile) -> str | None:
     """What is wrong with a file that the log refers to; None if nothing is. Reads all of it, at some 5 GB/s."""
     path = root / file.path
-    hasher = xxhash.xxh3_128()
     try:
         size = path.stat().st_size
         if size != file.bytes:
             return f"{path} has {size} bytes, the log says {file.bytes}"
-        with open(path, "rb", buffering=0) as handle:
-            while chunk := handle.read(_READ_BYTES):
-                hasher.update(chunk)
+        seen = file_digest(path)
     except FileNotFoundError:
         return f"{path} is missing"
     except OSError as error:
         return f"{path} cannot be read ({error})"
-    if hasher.hexdigest() != file.xxh3:
-        return f"{path} has the hash {hasher.hexdigest()}, its name in the log says {file.xxh3}"
+    if seen != file.xxh3:
+        return f"{path} has the hash {seen}, its name in the log says {file.xxh3}"
     return None
 
 

@@ -12,10 +12,13 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import xxhash
+
+_READ_BYTES = 4 << 20
 
 PART_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """A partition key, whole. An empty one would brick a Delta table (shared notes, delta.md, finding 9)."""
@@ -222,6 +225,15 @@ def digest(fields: Iterable[bytes]) -> bytes:
         h.update(struct.pack("<Q", len(field)))
         h.update(field)
     return h.digest()
+
+
+def file_digest(path: Path) -> str:
+    """xxh3-128 of a file's bytes, hex, read piece by piece. Raises OSError."""
+    h = xxhash.xxh3_128()
+    with path.open("rb") as file:
+        while piece := file.read(_READ_BYTES):
+            h.update(piece)
+    return h.hexdigest()
 
 
 def token_hash(ids: np.ndarray) -> bytes:

@@ -7,13 +7,13 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import xxhash
 
 from resources.checkpoint.config import DecoderConfig, TensorSpec, read_config, tensor_specs
 from resources.checkpoint.gguf_file import GgufFile
 from resources.checkpoint.tokenizer import Tokenizer, TokenizerPolicy
 from resources.checkpoint.vocabulary import read_vocabulary
 from resources.errors import CheckpointError
+from resources.records import file_digest
 
 DEFAULT_CHECKPOINT = "smollm2-135m-instruct"
 
@@ -46,11 +46,7 @@ class Checkpoint:
     @cached_property
     def digest(self) -> str:
         """xxh3-128 of the file's bytes, hex."""
-        h = xxhash.xxh3_128()
-        with self.path.open("rb") as file:
-            while block := file.read(1 << 24):
-                h.update(block)
-        return h.hexdigest()
+        return file_digest(self.path)
 
     def tensor(self, name: str) -> np.ndarray:
         """The weight that transformers calls `name`: float32, dequantised, in transformers' layout."""

@@ -15,14 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import xxhash
-
 from resources.errors import EngineError
-from resources.records import ITEM_SIZE, EngineRecord, Limits, digest
+from resources.records import ITEM_SIZE, EngineRecord, Limits, digest, file_digest
 
 CONFIG_FILE = "config.json"
 FOREIGN_PLAN = "rank0.engine"
-_READ_BYTES = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -227,11 +224,7 @@ class _Fields:
 
 
 def _file_digest(path: Path) -> str:
-    hashed = xxhash.xxh3_128()
     try:
-        with path.open("rb") as file:
-            while block := file.read(_READ_BYTES):
-                hashed.update(block)
+        return file_digest(path)
     except OSError as error:
         raise EngineError(f"{path} cannot be read: {error}; expected a file of the engine; build it again") from error
-    return hashed.hexdigest()

@@ -14,8 +14,6 @@ from dataclasses import astuple, replace
 from operator import itemgetter
 from pathlib import Path
 
-import xxhash
-
 from resources.errors import ConfigurationError, ProbeFileError
 from resources.probe_files.duplicates import Ids
 from resources.probe_files.probe_set import (
@@ -31,7 +29,7 @@ from resources.probe_files.probe_set import (
 )
 from resources.probe_files.probes import row_id
 from resources.probe_files.rows import Row, check_parquet_types, field_names, listed, read_rows
-from resources.records import PART_KEY, digest
+from resources.records import PART_KEY, digest, file_digest
 
 ENDINGS: dict[str, FileFormat] = {
     ".jsonl": "jsonl",
@@ -50,7 +48,6 @@ Progress = Callable[[int, int], None]
 """Called now and then with the bytes read so far and in all."""
 
 _PROGRESS_ROWS = 16_384
-_DIGEST_BYTES = 1 << 20
 
 
 def register(
@@ -101,16 +98,12 @@ def register(
     return probe_set
 
 
-def file_digest(path: Path) -> str:
-    """xxh3-128 of a file's bytes, hex, read piece by piece."""
-    hasher = xxhash.xxh3_128()
+def source_digest(path: Path) -> str:
+    """`records.file_digest` of a probe file."""
     try:
-        with path.open("rb") as handle:
-            while piece := handle.read(_DIGEST_BYTES):
-                hasher.update(piece)
+        return file_digest(path)
     except OSError as error:
         raise ProbeFileError(f"{path} cannot be read: {error}") from error
-    return hasher.hexdigest()
 
 
 class _Cutter:
@@ -200,7 +193,7 @@ def _unread_source(path: Path, relative: str, wanted: ProbeFormat) -> Source:
 def _read_source(source: Source, path: Path, n_rows: int) -> Source:
     if n_rows == 0:
         raise ProbeFileError(f"{path} has no rows; remove it, or give a file with a row for each probe")
-    whole = replace(source, digest=file_digest(path), n_rows=n_rows)
+    whole = replace(source, digest=source_digest(path), n_rows=n_rows)
     stat = path.stat()
     if (stat.st_size, stat.st_mtime_ns) != (source.size, source.mtime_ns):
         raise ProbeFileError(f"{path} changed while it was read; register it again when nothing writes to it")

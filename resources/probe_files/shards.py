@@ -19,7 +19,7 @@ from resources.errors import ProbeFileError
 from resources.probe_files.duplicates import duplicates_between
 from resources.probe_files.probe_set import ProbeSet, Shard, Source, SourceSlice
 from resources.probe_files.probes import probe_or_refusal
-from resources.probe_files.register import file_digest
+from resources.probe_files.register import source_digest
 from resources.probe_files.rows import read_rows
 from resources.records import Probe, Refusal, digest
 
@@ -106,7 +106,7 @@ def _require_unchanged(source: Source) -> None:
         raise ProbeFileError(f"{path} cannot be read: {error}; put it back, or register the probe set again") from error
     if stat.st_size == source.size and stat.st_mtime_ns == source.mtime_ns:
         return
-    if stat.st_size != source.size or file_digest(path) != source.digest:
+    if stat.st_size != source.size or source_digest(path) != source.digest:
         raise ProbeFileError(
             f"{path} changed since it was registered ({source.size:,} bytes then, {stat.st_size:,} now, or other "
             "content); register it again"
