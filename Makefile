@@ -37,7 +37,7 @@ peer: $(VENV)/.installed .peer/.installed
 	$(BIN)/python -m pytest -m peer
 
 soak: $(VENV)/.installed
-	$(BIN)/python -m pytest -m soak
+	$(BIN)/python benchmarks/soak.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info
