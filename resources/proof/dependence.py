@@ -102,7 +102,13 @@ class _Tally:
 
     @property
     def complete(self) -> bool:
-        return bool((self.greatest[self.change.must_move] > MOVED).all())
+        return bool((self.greatest[self.change.must_move] > MOVED).all()) and self.most_moved
+
+    @property
+    def most_moved(self) -> bool:
+        """Whether at least half of the vectors that mostly move did."""
+        mostly = self.change.mostly_move
+        return mostly is None or bool(np.mean(self.greatest[mostly] > MOVED) >= 0.5)
 
     def evidence(self) -> Experiment:
         greatest, change = self.greatest, self.change
@@ -211,7 +217,10 @@ def _moved_wrongly(layout: Layout, tallies: list[_Tally]) -> _Refusal:
 
 def _failed_to_move(layout: Layout, tallies: list[_Tally], *, known: bool) -> _Refusal:
     for tally in tallies:
-        still = tally.change.must_move & (tally.greatest <= MOVED)
+        wanted = tally.change.must_move
+        if not tally.most_moved and tally.change.mostly_move is not None:
+            wanted = wanted | tally.change.mostly_move
+        still = wanted & (tally.greatest <= MOVED)
         if not still.any():
             continue
         sequence = int(np.flatnonzero(still)[0])

@@ -39,7 +39,10 @@ class Change:
     must_move: np.ndarray
     """bool [n]: vectors that must."""
     must_stay: np.ndarray
-    """bool [n]: vectors that must; one in neither is not judged."""
+    """bool [n]: vectors that must; one in none of the three is not judged."""
+    mostly_move: np.ndarray | None = None
+    """bool [n]: vectors of which at least half must move. In half precision the vector of a right engine can depend on
+    its early tokens by less than the noise floor."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,15 @@ def _by_thirds(name: str, lengths: np.ndarray) -> Layout:
             for tokens, of in (("last token", by_last), ("first half", by_first))
             if of.any()
         ]
-        changes.append(Change(" and ".join(what), np.flatnonzero(last | first), must_move=moves, must_stay=~moves))
+        changes.append(
+            Change(
+                " and ".join(what),
+                np.flatnonzero(last | first),
+                must_move=by_last,
+                must_stay=~moves,
+                mostly_move=by_first if by_first.any() else None,
+            )
+        )
     return Layout(name, lengths, tuple(changes), repeat=False)
 
 
