@@ -2,7 +2,7 @@
 
 Contract: `prove` runs a layout's changes over several draws of tokens. A vector that must stay has to in every draw,
 at or below the noise floor; one that must move has to in some draw, above `MOVED` floors, since rows of an embedding
-can be equal. Between the two is a refusal, like everything else.
+can be equal; of those that mostly move, at least half have to. Between the two is a refusal, like everything else.
 """
 
 from __future__ import annotations

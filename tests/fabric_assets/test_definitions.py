@@ -12,18 +12,10 @@ import yaml
 
 from io_managers.delta_io_manager import StageWrites, VectorWrites
 from resources.records import EngineRecord, EngineVerdict
+from tests.fabric_assets.conftest import ALL_ASSETS
 
 ROOT = Path(__file__).parents[2]
 STORED_TYPES = {t.__name__ for t in (StageWrites, VectorWrites, EngineRecord, EngineVerdict)}
-ASSETS = {
-    "probe_sets",
-    "tokenised_batches",
-    "work_items",
-    "engine",
-    "engine_validation_report",
-    "extraction_requests",
-    "hidden_states",
-}
 
 
 def test_no_output_bypasses_the_delta_io_manager(definitions: dg.Definitions) -> None:
@@ -34,7 +26,7 @@ def test_no_output_bypasses_the_delta_io_manager(definitions: dg.Definitions) ->
         if not isinstance(assets, dg.AssetChecksDefinition)
         for name, key in assets.keys_by_output_name.items()
     }
-    assert set(outputs) == ASSETS
+    assert set(outputs) == set(ALL_ASSETS)
     for key, output in outputs.items():
         assert output.io_manager_key == "delta", key
         assert output.dagster_type.display_name in STORED_TYPES, (key, output.dagster_type.display_name)
