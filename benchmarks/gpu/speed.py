@@ -14,6 +14,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,7 @@ def main() -> None:
     built = time.perf_counter() - started
     print(f"built, or found, in {built:.0f} s: {directory}", flush=True)
     if arguments.build_only:
+        report(f"gpu_build_{arguments.model}", {"dtype": "float16", "build_seconds": round(built, 1)} | asdict(limits))
         return
     with load(directory) as engine:
         rows = {
