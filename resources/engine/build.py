@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from resources.checkpoint import Checkpoint
 from resources.checkpoint.tokenizer import Tokenizer
@@ -29,7 +29,7 @@ from resources.engine.config import (
     write_engine_config,
 )
 from resources.errors import EngineError
-from resources.graph import GRAPH_VERSION, write_packed_graph
+from resources.graph import GRAPH_VERSION, Precision, write_packed_graph
 from resources.records import TAP, EngineRecord, Limits, model_key
 
 FOLDER_CHARACTERS = 16
@@ -106,7 +106,7 @@ class _Order:
     tactic_sources: tuple[str, ...]
 
     def write_graph(self, path: Path) -> None:
-        write_packed_graph(self.checkpoint, path, precision=cast(Literal["float32", "float16"], self.precision))
+        write_packed_graph(self.checkpoint, path, precision=cast(Precision, self.precision))
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,6 @@
 Contract: opset 17 primitives only, deterministic bytes, weights in one external data file beside the graph.
 """
 
-from resources.graph.packed_graph import GRAPH_VERSION, OPSET, write_packed_graph
+from resources.graph.packed_graph import GRAPH_VERSION, OPSET, Precision, write_packed_graph
 
-__all__ = ["GRAPH_VERSION", "OPSET", "write_packed_graph"]
+__all__ = ["GRAPH_VERSION", "OPSET", "Precision", "write_packed_graph"]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from resources.checkpoint import Checkpoint, DecoderConfig
 from resources.graph.onnx_writer import OnnxWriter
@@ -197,4 +197,4 @@ def _cast(w: OnnxWriter, name: str, x: str, dtype: np.dtype | type) -> str:
     """`x` in `dtype`, where the graph's precision is another; a graph in float32 has no casts."""
     if w.precision == np.float32:
         return x
-    return w.op("Cast", name, x, to=TensorProto.FLOAT if dtype == np.float32 else TensorProto.FLOAT16)
+    return w.op("Cast", name, x, to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))

@@ -1,7 +1,7 @@
 """An ONNX graph under construction, its weights streamed to an external data file.
 
 Contract: a weight is written to the data file when it is added and not kept; names are the caller's and unique; the
-same calls give the same bytes.
+same calls give the same bytes. For little-endian machines, as every one is that runs an engine.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class OnnxWriter:
         tensor.data_location = TensorProto.EXTERNAL
         for key, value in (("location", self._data_name), ("offset", self._data.tell()), ("length", array.nbytes)):
             tensor.external_data.add(key=key, value=str(value))
-        self._data.write(array.astype(array.dtype.newbyteorder("<"), copy=False).data)
+        # As bytes: bfloat16 is not numpy's own and has no buffer.
+        self._data.write(array.reshape(-1).view(np.uint8).data)
         return self._add(tensor)
 
     def constant(self, name: str, array: np.ndarray) -> str:
@@ -95,4 +96,4 @@ class OnnxWriter:
 
 
 def _element_type(array: np.ndarray) -> int:
-    return helper.np_dtype_to_tensor_dtype(array.dtype)
+    return int(helper.np_dtype_to_tensor_dtype(array.dtype))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, get_args
 
+import ml_dtypes
 import numpy as np
 from onnx import TensorProto, helper
 
@@ -34,14 +35,14 @@ INPUTS = {
 
 OUTPUT = "hidden_states"
 
-Precision = Literal["float32", "float16"]
+Precision = Literal["float32", "float16", "bfloat16"]
 
 
 def write_packed_graph(checkpoint: Checkpoint, path: Path, *, precision: Precision = "float32") -> None:
     """Writes the graph to `path` and its weights to `<path>.data`; memory stays near one layer's weights."""
     if precision not in get_args(Precision):
         raise ConfigurationError(f"precision is {precision!r}; expected one of {list(get_args(Precision))}")
-    dtype = np.dtype(precision)
+    dtype = np.dtype(ml_dtypes.bfloat16 if precision == "bfloat16" else precision)
     with OnnxWriter(path, precision=dtype) as w:
         _write_layers(w, checkpoint)
         inputs = [helper.make_tensor_value_info(name, TensorProto.INT32, dims) for name, dims in INPUTS.items()]

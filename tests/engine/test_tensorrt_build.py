@@ -40,7 +40,7 @@ def trt() -> Any:
     return pytest.importorskip("tensorrt_rtx_bindings", reason="install the extra `tensorrt-tests`")
 
 
-@pytest.fixture(scope="module", params=["float32", "float16"])
+@pytest.fixture(scope="module", params=["float32", "float16", "bfloat16"])
 def graph(request, tmp_path_factory) -> tuple[Path, str]:
     """A tiny checkpoint's packed graph, and its precision."""
     folder = tmp_path_factory.mktemp("graph")

@@ -26,10 +26,15 @@ class Graph:
 
     def __call__(self, sequences: Sequence[np.ndarray], last_token_ids: np.ndarray | None = None) -> np.ndarray:
         """[n, hidden] in the graph's dtype; `last_token_ids` in place of the exclusive ends."""
-        batch = pack(sequences, GatherConvention.EXCLUSIVE_END)
-        if last_token_ids is not None:
-            batch = replace(batch, last_token_ids=last_token_ids.astype(np.int32))
-        return self.session.run(["hidden_states"], {name: getattr(batch, name) for name in INPUTS})[0]
+        return self.session.run(["hidden_states"], inputs(sequences, last_token_ids))[0]
+
+
+def inputs(sequences: Sequence[np.ndarray], last_token_ids: np.ndarray | None = None) -> dict[str, np.ndarray]:
+    """What a packed graph is given; `last_token_ids` in place of the exclusive ends."""
+    batch = pack(sequences, GatherConvention.EXCLUSIVE_END)
+    if last_token_ids is not None:
+        batch = replace(batch, last_token_ids=last_token_ids.astype(np.int32))
+    return {name: getattr(batch, name) for name in INPUTS}
 
 
 def relative_errors(vectors: np.ndarray, expected: np.ndarray) -> np.ndarray:
