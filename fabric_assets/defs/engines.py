@@ -12,9 +12,10 @@ from fabric_assets import reports
 from io_managers import layout
 from io_managers.reading import read_engine
 from io_managers.tables import ENGINE_VALIDATION_REPORTS, ENGINES
+from resources.engine.adopt import adopt_engine
 from resources.engine.backend import choose_backend
 from resources.engine.build import build_engine
-from resources.engine.config import read_engine_record
+from resources.engine.config import FOREIGN, read_engine_config, read_engine_record
 from resources.extraction_engine import ExtractionEngine, report_metadata
 from resources.model import Model
 from resources.records import EngineRecord, EngineVerdict
@@ -31,7 +32,9 @@ class EngineBuild(dg.Config):
         default=[], description="Libraries (CUBLAS, ...) whose kernels TensorRT may use beside its own, if installed."
     )
     directory: str | None = Field(
-        default=None, description="An engine directory that is there already, to register instead of building one."
+        default=None,
+        description="An engine directory that is there already, to register instead of building one. One that this "
+        "project did not build (TensorRT-LLM's layout) is copied, with this run's tokenizer beside it.",
     )
 
 
@@ -50,7 +53,8 @@ class EngineChoice(dg.Config):
 def require_built_from(model: Model, engine: EngineRecord) -> None:
     """Refuses an engine that this project built from another checkpoint than the run's: whoever materialised `engine`
     last would decide whose vectors are stored. An engine that was registered from elsewhere is nobody's model here."""
-    if Path(engine.directory).is_absolute() or engine.checkpoint_digest == model.open_checkpoint().digest:
+    elsewhere = Path(engine.directory).is_absolute() or engine.graph_version == FOREIGN
+    if elsewhere or engine.checkpoint_digest == model.open_checkpoint().digest:
         return
     raise dg.Failure(
         description=f"engine {engine.engine_id} was built from checkpoint {engine.checkpoint_digest}; this run's model "
@@ -69,8 +73,7 @@ def require_built_from(model: Model, engine: EngineRecord) -> None:
 def engine(context: dg.AssetExecutionContext, config: EngineBuild, model: Model) -> EngineRecord:
     """An engine built from the model's packed graph, in a folder of its own. Provenance: `engine_id`."""
     if config.directory is not None:
-        directory = Path(config.directory).resolve()
-        record = replace(read_engine_record(directory), directory=str(directory))
+        record = _registered(Path(config.directory).resolve(), model)
     else:
         backend: str = config.backend
         if backend == "auto":
@@ -114,3 +117,10 @@ def engine_validation_report(
         reason=report.reason,
         evidence_json=report.to_json(),
     )
+
+
+def _registered(directory: Path, model: Model) -> EngineRecord:
+    """One of this project's engines stays where it is; a foreign one is adopted."""
+    if read_engine_config(directory).provenance is None:
+        return adopt_engine(directory, model.open_tokenizer(), layout.engines_path())
+    return replace(read_engine_record(directory), directory=str(directory))

@@ -1,16 +1,13 @@
 """A checkpoint -> an engine directory.
 
-Contract: an engine is written to a temporary folder and renamed into place when whole, so that a folder named by an
-engine's id always holds that engine; one that was damaged there is put aside. What was built already, of the same
-model by the same versions, is kept: a graph would come out the same, and a TensorRT plan would not (its kernels are
-chosen by measurement), and takes minutes.
+Contract: what was built already, of the same model by the same versions, is kept: a graph would come out the same, and
+a TensorRT plan would not (its kernels are chosen by measurement), and takes minutes.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -25,15 +22,12 @@ from resources.engine.config import (
     FOREIGN_PLAN,
     read_engine_config,
     read_engine_record,
-    require_unchanged,
     write_engine_config,
 )
+from resources.engine.folder import is_sound, put_in_place
 from resources.errors import EngineError
 from resources.graph import GRAPH_VERSION, Precision, write_packed_graph
 from resources.records import TAP, EngineRecord, Limits, model_key
-
-FOLDER_CHARACTERS = 16
-"""An engine's folder is named by this many leading characters of its id."""
 
 GRAPH_FILE = "model.onnx"
 
@@ -90,7 +84,7 @@ def build_engine(
             limits=limits,
             provenance=provenance,
         )
-        return read_engine_record(_put_in_place(building, engines_folder))
+        return read_engine_record(put_in_place(building, engines_folder))
     finally:
         shutil.rmtree(building, ignore_errors=True)
 
@@ -183,19 +177,9 @@ def _built_already(engines_folder: Path, wanted: Mapping[str, Any], limits: Limi
             says = json.loads(path.read_bytes())["fabric"].items()
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue
-        if wanted.items() <= says and _is_sound(path.parent) and read_engine_config(path.parent).limits == limits:
+        if wanted.items() <= says and is_sound(path.parent) and read_engine_config(path.parent).limits == limits:
             return read_engine_record(path.parent)
     return None
-
-
-def _is_sound(directory: Path) -> bool:
-    """Whether `directory` holds an unchanged engine of the id that names it."""
-    try:
-        config = read_engine_config(directory)
-        require_unchanged(directory, config)
-    except EngineError:
-        return False
-    return directory.name == config.engine_id[:FOLDER_CHARACTERS]
 
 
 def _pretrained(checkpoint: Checkpoint, precision: str) -> dict[str, object]:
@@ -209,29 +193,3 @@ def _pretrained(checkpoint: Checkpoint, precision: str) -> dict[str, object]:
         "num_attention_heads": config.num_attention_heads,
         "max_position_embeddings": config.max_position_embeddings,
     }
-
-
-def _put_in_place(building: Path, engines_folder: Path) -> Path:
-    target = engines_folder / read_engine_record(building).engine_id[:FOLDER_CHARACTERS]
-    building.chmod(0o755)
-    for path in (*building.iterdir(), building):
-        _sync(path)
-    try:
-        building.rename(target)
-    except OSError:
-        if not os.path.lexists(target):
-            raise
-        if _is_sound(target):
-            return target
-        target.rename(Path(tempfile.mkdtemp(prefix=".damaged-", dir=engines_folder)) / target.name)
-        building.rename(target)
-    _sync(engines_folder)
-    return target
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -20,6 +20,8 @@ from resources.records import ITEM_SIZE, EngineRecord, Limits, digest, file_dige
 
 CONFIG_FILE = "config.json"
 FOREIGN_PLAN = "rank0.engine"
+FOREIGN = "foreign"
+"""The graph version of an engine whose graph this project did not write."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,6 @@ def write_engine_config(
 
     `provenance` has `Provenance`'s fields but `files`, and whatever else the builder has to say.
     """
-    files = {p.name: _file_digest(p) for p in sorted(directory.iterdir()) if p.name != CONFIG_FILE}
     document = {
         "pretrained_config": dict(pretrained),
         "build_config": {
@@ -159,9 +160,13 @@ def write_engine_config(
             "kv_cache_type": kv_cache_type,
             "plugin_config": {"remove_input_padding": True},
         },
-        "fabric": {"backend": backend, "plan": plan, **provenance, "files": files},
     }
-    (directory / CONFIG_FILE).write_text(json.dumps(document, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    _write(directory, document, {"backend": backend, "plan": plan, **provenance})
+
+
+def write_adopted_config(directory: Path, document: Mapping[str, Any], *, provenance: Mapping[str, Any]) -> None:
+    """Writes `document`, a foreign engine's own configuration, with a `fabric` section; last, as above."""
+    _write(directory, document, {"backend": "tensorrt", "plan": FOREIGN_PLAN, **provenance})
 
 
 def read_engine_record(directory: Path) -> EngineRecord:
@@ -185,6 +190,12 @@ def read_engine_record(directory: Path) -> EngineRecord:
         graph_version=config.provenance.graph_version,
         versions=config.provenance.versions,
     )
+
+
+def _write(directory: Path, document: Mapping[str, Any], fabric: Mapping[str, Any]) -> None:
+    files = {p.name: _file_digest(p) for p in sorted(directory.iterdir()) if p.name != CONFIG_FILE}
+    whole = {**document, "fabric": {**fabric, "files": files}}
+    (directory / CONFIG_FILE).write_text(json.dumps(whole, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _provenance(fabric: _Fields) -> Provenance:

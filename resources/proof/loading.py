@@ -13,7 +13,7 @@ import numpy as np
 from resources.checkpoint import Tokenizer, load_tokenizer
 from resources.engine.backend import Backend, Engine, open_backend
 from resources.engine.bindings import Binding, classify, require_complete
-from resources.engine.config import EngineConfig, read_engine_config, require_raw_path, require_unchanged
+from resources.engine.config import FOREIGN, EngineConfig, read_engine_config, require_raw_path, require_unchanged
 from resources.engine.plugins import PluginLibrary
 from resources.errors import CheckpointError, EngineError, EngineRefused
 from resources.packing import PackedBatch
@@ -242,7 +242,8 @@ def _tokenizer(directory: Path, config: EngineConfig) -> Tokenizer:
     try:
         tokenizer = load_tokenizer(directory)
     except CheckpointError as error:
-        raise EngineError(str(error)) from error
+        advice = "" if config.provenance else "; register a foreign engine with the engine asset's `directory`"
+        raise EngineError(f"{error}{advice}") from error
     expected = config.provenance.tokenizer_id if config.provenance else tokenizer.tokenizer_id
     if tokenizer.tokenizer_id != expected:
         raise EngineError(
@@ -281,7 +282,7 @@ def _model_key(config: EngineConfig, tokenizer_id: str) -> str:
         return config.provenance.model_key
     return model_key(
         checkpoint_digest=config.engine_id,
-        graph_version="foreign",
+        graph_version=FOREIGN,
         tokenizer_id=tokenizer_id,
         tap=TAP,
         dtype=config.dtype,
