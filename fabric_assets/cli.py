@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from io_managers.delta_table import StoreError
 from io_managers.lineage import LineageError
 from io_managers.removal import remove_partition
 from resources.engine.backend import choose_backend
+from resources.engine.config import read_engine_config
 from resources.engine.plugins import configured_plugins
 from resources.errors import EngineRefused, FabricError
 from resources.probe_files import ProbeFormat, ProbeSet, register
@@ -143,6 +145,13 @@ def register_command(probes: Path, **options: Any) -> None:
     show_default=True,
     help="Of weights and states; vectors are stored in it, one table for each.",
 )
+@click.option(
+    "--engine",
+    "engine_dir",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=None,
+    help="An engine directory to use, not to build one; also one of TensorRT-LLM's, whose tokenizer is --model's.",
+)
 def extract(
     probes: Path,
     model: str | None,
@@ -153,16 +162,20 @@ def extract(
     threads: int | None,
     backend: str,
     precision: str,
+    engine_dir: Path | None,
     **options: Any,
 ) -> None:
     """Extract one vector for each probe of PROBES (a file or a folder) into the lake."""
     started = time.monotonic()
-    settings = {
+    settings: dict[str, Any] = {
         "over_long": over_long,
         "max_input_len": max_tokens,
         "max_num_tokens": max(max_batch_tokens, max_tokens),
         "max_batch_size": max_batch_size,
     }
+    if engine_dir is not None:
+        for limit, value in asdict(read_engine_config(engine_dir).limits).items():
+            settings[limit] = min(settings[limit], value)
     if model:
         settings["checkpoint"] = str(Path(model).resolve()) if Path(model).exists() else model
     run_config = CONSOLE_QUIET | {
@@ -171,10 +184,14 @@ def extract(
             "extraction_engine": {"config": {"threads": threads} if threads else {}},
         }
     }
-    if backend == "auto":
-        backend, reason = choose_backend()
-        click.echo(f"backend: {reason}")
-    build = {"engine": {"config": {"backend": backend, "precision": precision}}}
+    if engine_dir is not None:
+        how = {"directory": str(engine_dir.resolve())}
+    else:
+        if backend == "auto":
+            backend, reason = choose_backend()
+            click.echo(f"backend: {reason}")
+        how = {"backend": backend, "precision": precision}
+    build = {"engine": {"config": how}}
     definitions = _definitions()
     with open_instance() as instance:
         probe_set = _register(instance, probes, **options)

@@ -61,6 +61,15 @@ def test_what_a_call_leaves_open_is_as_the_environment_says(home: Path, monkeypa
     assert read_hidden_states()[1].shape == (2, 64)
 
 
+def test_an_engine_that_is_there_already_is_used_within_its_own_limits(home: Path) -> None:
+    record = write_engine("inclusive-end", home / "engine")
+    probes = write_probes(home, 3)
+    run = fabric("extract", probes, "--text-field", "q", "--model", home / "tiny.gguf", "--engine", home / "engine")
+    assert run.returncode == 0, run.stderr
+    assert f"engine {record.engine_id[:16]} " in run.stdout
+    assert set(read_hidden_states()[0]["engine_id"]) == {record.engine_id}
+
+
 def test_a_set_registered_again_in_fewer_shards_keeps_no_row_of_the_others(home: Path) -> None:
     assert extract(home, write_probes(home, 6), "--text-field", "q", "--shard-rows", 2).returncode == 0
     run = extract(home, write_probes(home, 3), "--text-field", "q", "--shard-rows", 2)
