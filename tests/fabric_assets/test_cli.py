@@ -61,13 +61,19 @@ def test_what_a_call_leaves_open_is_as_the_environment_says(home: Path, monkeypa
     assert read_hidden_states()[1].shape == (2, 64)
 
 
-def test_an_engine_that_is_there_already_is_used_within_its_own_limits(home: Path) -> None:
-    record = write_engine("inclusive-end", home / "engine")
+def test_an_engine_that_is_there_already_is_used_within_its_own_limits(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     probes = write_probes(home, 3)
-    run = fabric("extract", probes, "--text-field", "q", "--model", home / "tiny.gguf", "--engine", home / "engine")
+    assert extract(home, probes, "--text-field", "q").returncode == 0
+    ids, vectors = read_hidden_states()
+    [config] = (home / "home" / "engines").glob("*/config.json")
+    monkeypatch.setenv("FABRIC_HOME", str(home / "another"))
+    run = fabric("extract", probes, "--text-field", "q", "--model", home / "tiny.gguf", "--engine", config.parent)
     assert run.returncode == 0, run.stderr
-    assert f"engine {record.engine_id[:16]} " in run.stdout
-    assert set(read_hidden_states()[0]["engine_id"]) == {record.engine_id}
+    again, same = read_hidden_states()
+    assert set(again["engine_id"]) == set(ids["engine_id"])
+    np.testing.assert_array_equal(same, vectors)
 
 
 def test_a_set_registered_again_in_fewer_shards_keeps_no_row_of_the_others(home: Path) -> None:
