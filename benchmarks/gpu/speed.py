@@ -5,7 +5,7 @@ tokens, the median of 20 passes: `forward`, from a packed batch to its vectors o
 and `ahead`, as an extraction runs, which packs the next batch while one is on the GPU.
 
 usage: python -m benchmarks.gpu.speed --engines FOLDER [--model smollm2|width4096] [--build-only] [--peer-log FILE]
-The peer's printed lines are copied into the report.
+The peer's results, as it printed them, are copied into the report.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def main() -> None:
             for name, lengths in MIXES.items()
             if max(lengths) <= limits.max_input_len and len(lengths) <= most_sequences(max(lengths), limits)
         }
-    peer = arguments.peer_log.read_text().splitlines() if arguments.peer_log else []
+    printed = arguments.peer_log.read_text().splitlines() if arguments.peer_log else []
+    peer = [line for line in printed if line.startswith(("hf ", "matmul "))]
     report(
         f"gpu_speed_{arguments.model}",
         {
