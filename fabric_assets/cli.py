@@ -270,7 +270,7 @@ def _register(
     instance.add_dynamic_partitions(str(probe_shards.name), parts)
     for part in known:
         if part.rpartition(".")[0] == probe_set.name and part not in parts:
-            rows = remove_partition(layout.lake_path(), part)
+            rows = remove_partition(layout.lake_path(), part).rows
             instance.delete_dynamic_partition(str(probe_shards.name), part)
             click.echo(f"{part} is no shard of the set any more: {rows:,} rows of it removed from the lake")
     return probe_set

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from io_managers.reading import connect
-from io_managers.stored_rows import stored_batches
-from io_managers.tables import HIDDEN_STATES, TOKENISED_BATCHES
+from io_managers.stored_rows import data_files, stored_batches, stored_records
+from io_managers.tables import ENGINES, EXTRACTION_REQUESTS, HIDDEN_STATES, TOKENISED_BATCHES
 from io_managers.vectors import payload_kind, payload_matrix
 from resources.records import token_hash
 
@@ -28,18 +27,24 @@ def registered_canary(
     They are of the first partition, by name, whose vectors of `model_key` come from an engine other than the engine_id
     `other_than`, and whose tokens are still those. Raises `StoreError` for what is damaged.
     """
-    with connect(lake, model_key) as connection:
-        found = connection.execute(
-            "SELECT DISTINCT part FROM hidden_states WHERE engine_id <> ? ORDER BY part", [other_than]
-        ).fetchall()
-    canaries = (_canary(lake, model_key, part, other_than, most) for (part,) in found)
+    others = {e["engine_id"] for e in stored_records(lake, ENGINES, {}) if e["model_key"] == model_key} - {other_than}
+    # Of the partitions that another engine was asked for; reading who made each vector would open every file.
+    asked = {
+        part.removeprefix("part=")
+        for file in (data_files(lake, EXTRACTION_REQUESTS, {}) if others else [])
+        for part, engine in [file.path.split("/")[:2]]
+        if engine.removeprefix("engine_id=") in others
+    }
+    canaries = (_canary(lake, model_key, part, other_than, most) for part in sorted(asked))
     return next((canary for canary in canaries if canary is not None), None)
 
 
 def _canary(
     lake: Path | str, model_key: str, part: str, other_than: str, most: int
 ) -> tuple[list[np.ndarray], np.ndarray] | None:
-    batch = next(stored_batches(lake, HIDDEN_STATES, {"part": part}, model_key=model_key, rows=ROWS_LOOKED_AT))
+    rows_of_part = stored_batches(lake, HIDDEN_STATES, {"part": part}, model_key=model_key, rows=ROWS_LOOKED_AT)
+    if (batch := next(rows_of_part, None)) is None:
+        return None
     vectors = payload_matrix(batch, payload_kind(batch))
     names = ("work_item_id", "row_index", "token_hash", "engine_id")
     wanted: dict[bytes, tuple[int, str, int]] = {}

@@ -35,7 +35,7 @@ from deltalake.transaction import AddAction
 
 from io_managers.data_files import UNFINISHED, DataFile, damage, remove_files, sync_file, sync_folders, write_files
 from io_managers.tables import TableSpec
-from resources.records import PART_KEY
+from resources.records import PART_KEY, digest
 
 COMMIT_PATIENCE_S = 60.0
 """How long a commit goes on losing races to commits of other partitions before it gives up."""
@@ -43,6 +43,13 @@ COMMIT_PATIENCE_S = 60.0
 LOG_TAIL = 16
 """How many of the newest log files are fsynced. Every acknowledged commit made those before it durable, so what is left
 are the entries of writers that were killed since the last one."""
+
+
+MADE_OF = "@made_of"
+"""Ends the name of the transaction that says what a partition's rows were made of; no partition key has an `@`."""
+
+WITHDRAWN = digest([b"withdrawn"])
+"""The content of a partition that was taken out of the lake, which is no content: one without a row has another."""
 
 
 class StoreError(Exception):
@@ -62,6 +69,8 @@ class PartitionWrite:
     """Gives the rows, each batch of the spec's schema; called at most once, and not at all for what is stored."""
     metadata: Mapping[str, str]
     """Goes into the commit: the run's id, versions."""
+    made_of: bytes | None = None
+    """8 or 16 bytes that identify what the rows were made of; committed with them, also when they stay the same."""
 
 
 @dataclass(frozen=True)
@@ -107,15 +116,33 @@ def stored_files(table: DeltaTable, scope: Mapping[str, str]) -> list[DataFile]:
     return sorted((DataFile(*row) for row in zip(*columns, strict=True)), key=lambda file: file.path)
 
 
-def stored_content(lake: Path | str, spec: TableSpec, scope: Mapping[str, str]) -> bytes | None:
-    """8 bytes that identify the rows last committed to a partition; None if nothing ever was.
+def stored_content(
+    lake: Path | str, spec: TableSpec, scope: Mapping[str, str], *, model_key: str | None = None
+) -> bytes | None:
+    """8 bytes that identify the rows last committed to a partition; None if nothing ever was, or it was withdrawn.
 
     They are the partition's transaction version, 63 bits of the content digest: Delta keeps it in every checkpoint,
     where a commit's own metadata goes with its log entry.
     """
-    table = open_table(table_path(lake, spec))
+    table = open_table(table_path(lake, spec, model_key))
     version = None if table is None else table.transaction_version(_app(spec, _require_scope(spec, scope)))
-    return None if version is None else version.to_bytes(8, "little")
+    return None if version in (None, content_version(WITHDRAWN)) else version.to_bytes(8, "little")
+
+
+def kept_partition(
+    lake: Path | str, spec: TableSpec, scope: Mapping[str, str], made_of: bytes, *, model_key: str | None = None
+) -> Committed | None:
+    """What is stored of a partition, if it was made of `made_of` and every file of it still has its hash; else None."""
+    path = table_path(lake, spec, model_key)
+    app = _app(spec, _require_scope(spec, scope))
+    table = open_table(path)
+    if table is None or table.transaction_version(app + MADE_OF) != made_of_version(made_of):
+        return None
+    files = stored_files(table, scope)
+    rows = sum(file.rows for file in files)
+    if _fault(path, files, rows) is not None:
+        return None
+    return Committed(table.version(), rows, sum(file.bytes for file in files), skipped=True)
 
 
 def write_partition(
@@ -124,14 +151,15 @@ def write_partition(
     """Replaces one partition. Raises `StoreError`, or whatever the rows' source raised."""
     path = table_path(lake, spec, model_key)
     scope = _require_scope(spec, write.scope)
-    version = _content_version(write.content_digest)
+    version = content_version(write.content_digest)
     table = _open_or_create(path, spec)
     before = table.transaction_version(_app(spec, scope))
     if before == version:
         files = stored_files(table, scope)
         if _fault(path, files, write.n_rows) is None:
+            version_now = _remember_made_of(path, spec, scope, write, table)
             _make_durable(path, files)
-            return Committed(table.version(), write.n_rows, sum(f.bytes for f in files), skipped=True)
+            return Committed(version_now, write.n_rows, sum(f.bytes for f in files), skipped=True)
     schema = pa.schema([f for f in spec.schema if f.name not in spec.replaces])
     folder = "/".join(f"{column}={value}" for column, value in scope.items())
     rows = (batch.select(schema.names) for batch in _checked(spec, scope, write))
@@ -177,11 +205,16 @@ def _app(spec: TableSpec, scope: Mapping[str, str]) -> str:
     return "/".join([spec.name, *scope.values()])
 
 
-def _content_version(digest: bytes) -> int:
+def content_version(content: bytes) -> int:
     """63 bits of the digest, never 0. Delta's transaction versions are signed 64-bit."""
-    if len(digest) != 16:
-        raise StoreError(f"a content digest has {len(digest)} bytes; expected 16; use resources.records.digest")
-    return int.from_bytes(digest[:8], "little") >> 1 or 1
+    if len(content) != 16:
+        raise StoreError(f"a content digest has {len(content)} bytes; expected 16; use resources.records.digest")
+    return int.from_bytes(content[:8], "little") >> 1 or 1
+
+
+def made_of_version(made_of: bytes) -> int:
+    """The same of what rows were made of; the 8 bytes that `stored_content` gives are a version as they are."""
+    return int.from_bytes(made_of, "little") if len(made_of) == 8 else content_version(made_of)
 
 
 def _open_or_create(path: Path, spec: TableSpec) -> DeltaTable:
@@ -243,7 +276,7 @@ def _commit(
     before: int | None,
     files: list[DataFile],
 ) -> Committed:
-    app, version = _app(spec, scope), _content_version(write.content_digest)
+    app, version = _app(spec, scope), content_version(write.content_digest)
     deadline = time.monotonic() + COMMIT_PATIENCE_S
     while True:
         table = DeltaTable(path)
@@ -255,37 +288,77 @@ def _commit(
             return _lost_race(path, table, app, version, write, stored)
         if ours:
             return _acknowledge(path, table, app, write, stored, skipped=False)
-        try:
-            table.create_write_transaction(
-                [_add_action(file, scope) for file in files],
-                mode="overwrite",
-                schema=Schema.from_arrow(spec.schema),
-                partition_by=list(spec.replaces),
-                partition_filters=[(column, "=", value) for column, value in scope.items()],
-                commit_properties=CommitProperties(
-                    custom_metadata={
-                        **write.metadata,
-                        **scope,
-                        "content_digest": write.content_digest.hex(),
-                        "rows": str(write.n_rows),
-                        "deltalake": deltalake.__version__,
-                        "pyarrow": pa.__version__,
-                    },
-                    max_commit_retries=0,
-                    app_transactions=[Transaction(app, version)],
-                ),
-            )
-        except CommitFailedError as error:
-            if time.monotonic() > deadline:
+        metadata = {
+            **write.metadata,
+            **scope,
+            "content_digest": write.content_digest.hex(),
+            "rows": str(write.n_rows),
+            "deltalake": deltalake.__version__,
+            "pyarrow": pa.__version__,
+        }
+        if conflict := _try_commit(table, spec, files, scope, metadata, _transactions(app, write)):
+            try:
+                _wait(conflict, path, app, deadline)
+            except StoreError:
                 remove_files(path, files)
-                raise StoreError(
-                    f"{app} lost the race to other commits of {path} for {COMMIT_PATIENCE_S:.0f} s ({error}); "
-                    "nothing was stored; start fewer runs at once, then materialise it again"
-                ) from error
-            time.sleep(random.uniform(0.005, 0.05))
+                raise
             continue
         table = DeltaTable(path)
         return _acknowledge(path, table, app, write, stored_files(table, scope), skipped=False)
+
+
+def _remember_made_of(
+    path: Path, spec: TableSpec, scope: dict[str, str], write: PartitionWrite, table: DeltaTable
+) -> int:
+    """Commits what the stored rows are made of, unless the table knows it; returns the table's version."""
+    [_, *made_of] = _transactions(_app(spec, scope), write)
+    deadline = time.monotonic() + COMMIT_PATIENCE_S
+    while any(table.transaction_version(t.app_id) != t.version for t in made_of):
+        if conflict := _try_commit(table, spec, [], {}, {**write.metadata, **scope}, made_of):
+            _wait(conflict, path, _app(spec, scope), deadline)
+        table = DeltaTable(path)
+    return table.version()
+
+
+def _transactions(app: str, write: PartitionWrite) -> list[Transaction]:
+    """The content's, then that of what it is made of, if that is said."""
+    made_of = [] if write.made_of is None else [Transaction(app + MADE_OF, made_of_version(write.made_of))]
+    return [Transaction(app, content_version(write.content_digest)), *made_of]
+
+
+def _try_commit(
+    table: DeltaTable,
+    spec: TableSpec,
+    files: list[DataFile],
+    replaced: Mapping[str, str],
+    metadata: dict[str, str],
+    transactions: list[Transaction],
+) -> CommitFailedError | None:
+    """One try at the table's next version: the partition `replaced` becomes `files`; with an empty scope every row
+    stays. Gives the error back if another commit took that version."""
+    try:
+        table.create_write_transaction(
+            [_add_action(file, replaced) for file in files],
+            mode="overwrite" if replaced else "append",
+            schema=Schema.from_arrow(spec.schema),
+            partition_by=list(spec.replaces),
+            partition_filters=[(column, "=", value) for column, value in replaced.items()] or None,
+            commit_properties=CommitProperties(
+                custom_metadata=metadata, max_commit_retries=0, app_transactions=transactions
+            ),
+        )
+    except CommitFailedError as error:
+        return error
+    return None
+
+
+def _wait(conflict: CommitFailedError, path: Path, app: str, deadline: float) -> None:
+    if time.monotonic() > deadline:
+        raise StoreError(
+            f"{app} lost the race to other commits of {path} for {COMMIT_PATIENCE_S:.0f} s ({conflict}); "
+            "nothing was stored; start fewer runs at once, then materialise it again"
+        ) from conflict
+    time.sleep(random.uniform(0.005, 0.05))
 
 
 def _lost_race(
@@ -303,7 +376,7 @@ def _lost_race(
 def _acknowledge(
     path: Path, table: DeltaTable, app: str, write: PartitionWrite, files: list[DataFile], *, skipped: bool
 ) -> Committed:
-    if table.transaction_version(app) != _content_version(write.content_digest):
+    if table.transaction_version(app) != content_version(write.content_digest):
         raise StoreError(f"{app} was replaced by another run right after this one stored it; run one at a time")
     if fault := _fault(path, files, write.n_rows):
         raise StoreError(f"{app} was committed, but {fault}; check the disk, then materialise it again")

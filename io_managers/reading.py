@@ -32,6 +32,7 @@ from io_managers.tables import (
     WORK_ITEMS,
     TableSpec,
 )
+from io_managers.transactions import stored_contents
 from io_managers.vectors import default_model_key, iter_hidden_states, read_hidden_states
 from io_managers.work_item_rows import WorkItemRows, work_item_rows
 from resources.records import (
@@ -53,6 +54,7 @@ __all__ = [
     "latest_verdict",
     "read_engine",
     "read_hidden_states",
+    "stale_partitions",
 ]
 
 
@@ -150,6 +152,8 @@ def latest_verdict(lake: Path | str, engine_id: str) -> EngineVerdict | None:
 def connect(lake: Path | str | None = None, model_key: str | None = None) -> duckdb.DuckDBPyConnection:
     """A DuckDB connection with a view for each table of the lake as it is now; `hidden_states` is that of `model_key`.
 
+    A partition whose probes were stored anew after its vectors is not in `hidden_states`, since a join would pair a
+    new text with the vector of an old one; it is listed in `stale_partitions` until hidden_states is materialised.
     The views read the tables' Parquet files, since DuckDB 2 has no Delta extension that works offline. `model_key`
     defaults as in `read_hidden_states`; a table that does not exist yet is an empty view.
     """
@@ -157,16 +161,28 @@ def connect(lake: Path | str | None = None, model_key: str | None = None) -> duc
     if model_key is None and (Path(lake) / HIDDEN_STATES.name).is_dir():
         model_key = default_model_key(lake)
     connection = duckdb.connect()
+    stale = [] if model_key is None else stale_partitions(lake, model_key)
+    connection.register("stale_partitions", pa.table({"part": pa.array(stale, pa.string())}))
     for spec in ALL:
         absent = spec.per_model and model_key is None
         key = model_key if spec.per_model else None
         files = [] if absent else partition_files(lake, spec, model_key=key)
+        if spec.per_model:
+            left_out = {f"part={part}" for part in stale}
+            files = [file for file in files if Path(file).parent.name not in left_out]
         if files:
             root = str(table_path(lake, spec, key))
             connection.execute(f"CREATE VIEW {spec.name} AS {_select(spec, root, files)}")
         else:
             connection.register(spec.name, spec.schema.empty_table())
     return connection
+
+
+def stale_partitions(lake: Path | str, model_key: str) -> list[str]:
+    """The partitions with vectors that were not made of the probes as they are stored now, sorted."""
+    probes = stored_contents(lake, PROBE_SETS).content
+    vectors = stored_contents(lake, HIDDEN_STATES, model_key=model_key)
+    return sorted(part for part in vectors.content if vectors.made_of.get(part) != probes.get(part))
 
 
 def _select(spec: TableSpec, root: str, files: list[str]) -> str:

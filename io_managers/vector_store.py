@@ -24,12 +24,16 @@ def write_vectors(lake: Path, stream: VectorStream, *, metadata: Mapping[str, st
     stored = StoredPartitions(lake, (part,))
     try:
         if stored_content(lake, WORK_ITEMS, {"part": part}) is None:
-            raise StoreError(f"work_items of {part} was never materialised; materialise it, then hidden_states")
+            raise StoreError(
+                f"work_items of {part} was never materialised, or the partition was withdrawn; register its probes "
+                "again if it was, materialise probe_sets and work_items, then hidden_states"
+            )
+        probes_digest = stored_content(lake, PROBE_SETS, {"part": part})
         manifest = stored.manifest(part)
         batches = checked_batches(
             stream,
             manifest=manifest,
-            probes_digest=stored_content(lake, PROBE_SETS, {"part": part}),
+            probes_digest=probes_digest,
             work_items=stored.work_item_rows(part),
             requests=stored.iter_requests(part, engine_id),
             engine=find_engine(lake, engine_id=engine_id),
@@ -41,6 +45,7 @@ def write_vectors(lake: Path, stream: VectorStream, *, metadata: Mapping[str, st
             n_rows=sum(item.n_rows for item in manifest),
             batches=lambda: batches,
             metadata={**metadata, "engine_id": engine_id, "versions_read": json.dumps(stored.versions())},
+            made_of=probes_digest,
         )
         return write_partition(lake, HIDDEN_STATES, write, model_key=stream.model_key)
     finally:

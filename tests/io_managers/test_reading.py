@@ -27,6 +27,7 @@ from tests.io_managers.store import (
     VERDICT,
     Stream,
     manifest_of,
+    probe_rows,
     put,
     put_engine,
     put_upstream,
@@ -197,23 +198,40 @@ def test_sql_joins_vectors_to_their_probes_wherever_the_lake_is(tmp_path: Path, 
     # A key that looks like a number stays a text.
     for part in ("0001", "set.000"):
         chunks = store(tmp_path, part)
-        put(tmp_path, tables.PROBE_SETS, [probe(part, p) for i in work_items(part) for p in i.probe_ids], part=part)
 
     with connect(tmp_path) as connection:
         rows = connection.execute(
-            "SELECT part, probe_id, p.text, h.payload FROM hidden_states h JOIN probe_sets p USING (part, probe_id) "
-            "WHERE part = 'set.000' ORDER BY h.work_item_id, h.row_index"
+            "SELECT part, probe_id, p.token_ids, h.payload FROM hidden_states h JOIN probe_sets p "
+            "USING (part, probe_id) WHERE part = 'set.000' ORDER BY h.work_item_id, h.row_index"
         ).fetchall()
         counts = connection.execute("SELECT part, count(*) FROM hidden_states GROUP BY part ORDER BY part").fetchall()
         refused = connection.execute("SELECT count(*) FROM refused_probes").fetchall()
         engines = connection.execute("SELECT DISTINCT part, engine_id FROM extraction_requests ORDER BY ALL").fetchall()
 
     assert [row[1] for row in rows] == [p for item in work_items() for p in item.probe_ids]
-    assert all(text == f"text of {probe_id}" for _, probe_id, text, _ in rows)
+    assert [row[2] for row in rows] == [i.sequences[at].tolist() for i in work_items() for at in i.sequence_index]
     assert b"".join(row[3] for row in rows) == b"".join(c.payload.tobytes() for c in chunks)
     assert counts == [("0001", 15), ("set.000", 15)]
     assert refused == [(0,)]
     assert engines == [("0001", ENGINE.engine_id), ("set.000", ENGINE.engine_id)]
+
+
+def test_sql_pairs_no_new_text_with_the_vector_of_an_old_one(tmp_path: Path) -> None:
+    for part in ("set.000", "set.001"):
+        store(tmp_path, part)
+    old = probe_rows(work_items("set.001"))
+    for probes, stale in (([probe("set.001", row["probe_id"]) for row in old], ["set.001"]), (old, [])):
+        put(tmp_path, tables.PROBE_SETS, probes, part="set.001")
+
+        with connect(tmp_path) as connection:
+            listed = connection.execute("SELECT part FROM stale_partitions").fetchall()
+            joined = connection.execute(
+                "SELECT part, count(*) FROM hidden_states JOIN probe_sets USING (part, probe_id) GROUP BY part"
+            ).fetchall()
+
+        assert [part for (part,) in listed] == stale
+        assert dict(joined) == {part: 15 for part in ("set.000", "set.001") if part not in stale}
+        assert len(read_hidden_states("set.001", lake=tmp_path)[0]) == 15
 
 
 def test_sql_about_one_partition_reads_its_files_only(tmp_path: Path) -> None:
