@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import replace
 
 import numpy as np
 
-from resources.checkpoint import Checkpoint, DecoderConfig
+from resources.checkpoint import Checkpoint
+from resources.checkpoint.architectures import read_config
 from resources.checkpoint.config import tensor_specs
 
-SHAPE = {
+CONFIG = {
+    "model_type": "llama",
     "hidden_size": 4096,
     "intermediate_size": 14336,
     "num_hidden_layers": 4,
@@ -18,21 +19,24 @@ SHAPE = {
     "num_key_value_heads": 8,
     "head_dim": 128,
     "vocab_size": 32000,
+    "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 100000.0,
 }
 """llama-3-8B's, with 4 of its layers and a smaller vocabulary, as the peer has it."""
 
 
 class RandomModel(Checkpoint):
-    """`Checkpoint`'s interface over a configuration alone; the rest of the configuration is another checkpoint's."""
+    """`Checkpoint`'s interface over a configuration alone."""
 
-    def __init__(self, like: Checkpoint) -> None:
+    def __init__(self) -> None:
         self.name = "random-4096"
-        self.config: DecoderConfig = replace(like.config, **SHAPE)  # type: ignore[arg-type]
+        self.config = read_config(CONFIG, where=self.name)
         self._shapes = {spec.name: spec.shape for spec in tensor_specs(self.config)}
 
     @property
     def digest(self) -> str:  # type: ignore[override]
-        return f"random {sorted(SHAPE.items())}"
+        return f"random {sorted(CONFIG.items())}"
 
     def tensor(self, name: str) -> np.ndarray:
         """float32, the same for a name every time; a linear layer's keeps the scale of what it is given."""

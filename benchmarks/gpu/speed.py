@@ -80,7 +80,7 @@ def engine_directory(model: str, engines: Path, limits: Limits) -> Path:
     if model == "smollm2" and limits == LIMITS:
         return smollm2(engines)
     default = open_checkpoint(DEFAULT_CHECKPOINT)
-    checkpoint = default if model == "smollm2" else RandomModel(default)
+    checkpoint = default if model == "smollm2" else RandomModel()
     return build(checkpoint, default.tokenizer(TokenizerPolicy()), engines, "float16", limits)
 
 

@@ -1,194 +1,208 @@
-"""What a decoder is, and which tensors it has: read from GGUF metadata, refused where not understood.
+"""What a decoder computes, as declarative pieces of no particular family, and the canonical tensors that it reads.
 
-Contract: a metadata key of the architecture that is not read here is an error, since it may change the mathematics
-(rotary scaling, sliding windows, experts); so is a tensor that no configuration calls for. Keys are llama.cpp's.
+Contract: a `DecoderConfig` says everything that decides the numbers, apart from the weights; whoever reads a format
+fills it, and `resources.graph` writes it as a graph. A state is a row of `hidden_size` values, one for each token.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum
 
-from resources.checkpoint.gguf_file import GgufFile
-from resources.errors import CheckpointError
 
-SUPPORTED_ARCHITECTURES = ("llama",)
+@dataclass(frozen=True, kw_only=True)
+class Embedding:
+    """table[token], times `multiplier`, plus positions[position] where they are learned."""
 
-HARMLESS_PREFIXES = ("GGUF.", "general.", "tokenizer.", "quantize.")
-"""Metadata that says where a file comes from, or that the tokenizer reads and judges by itself."""
+    multiplier: float | None = None
+    """Rounded to the graph's precision before it is used, as transformers does."""
+    learned_positions: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Norm:
+    """x / sqrt(mean(x^2) + epsilon) * (weight + weight_offset), over the last axis and with float32 statistics."""
+
+    epsilon: float
+    centred: bool = False
+    """Layer norm: x less its mean takes the place of x, and a bias is added last."""
+    weight_offset: float = 0.0
+    """Added to the stored weight, in float32."""
+    weighted_wide: bool = False
+    """The weight multiplies in float32, before x is rounded to the graph's precision and not after."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LongRotary:
+    """The frequencies of a whole sequence that is longer than `beyond` tokens."""
+
+    beyond: int
+    inverse_frequencies: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rotary:
+    """Turns dimensions i and i + R/2 of a head's first R by position * inverse_frequencies[i] radians, i < R/2.
+
+    All scaling is in the frequencies already (`architectures.rotary`). The other dimensions of the head stay.
+    """
+
+    inverse_frequencies: tuple[float, ...]
+    attention_factor: float = 1.0
+    """Multiplies cosine and sine."""
+    long: LongRotary | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """What may differ from layer to layer."""
+
+    rotary: Rotary | None
+    window: int | None = None
+    """A query sees this many keys, its own with them; None is every key up to its own."""
+
+
+class HeadNorms(Enum):
+    """What a norm of queries and keys is taken over."""
+
+    EACH_HEAD = "each head"
+    ALL_HEADS = "all heads"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attention:
+    """softmax(cap(q k^T * scale)) v, causal, over `heads` query heads that share `groups` key-value heads."""
+
+    heads: int
+    groups: int
+    head_dim: int
+    scale: float
+    input_bias: bool = False
+    """Of q, k and v."""
+    output_bias: bool = False
+    head_norm: Norm | None = None
+    """Of q and of k, before the rotary turn, each with a weight of its own."""
+    head_norms: HeadNorms = HeadNorms.EACH_HEAD
+    score_cap: float | None = None
+    """cap(s) is score_cap * tanh(s / score_cap)."""
+
+
+class Activation(Enum):
+    """What it is called here; transformers' names for them are in `architectures.llama`."""
+
+    SILU = "silu"
+    """x * sigmoid(x)"""
+    GELU = "gelu"
+    """x * (1 + erf(x / sqrt(2))) / 2"""
+    GELU_TANH = "gelu tanh"
+    """x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) / 2"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mlp:
+    """down(activation(gate(x)) * up(x)), or down(activation(up(x))) without a gate."""
+
+    intermediate_size: int
+    activation: Activation
+    gated: bool = True
+    bias: bool = False
+    """Of every projection."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Residual:
+    """How a layer adds what attention and MLP make to the state: x + multiplier * after(block(before(x))), twice.
+
+    In `parallel` both blocks read the layer's own x, and both are added to it.
+    """
+
+    norm: Norm
+    """Every norm of a layer, and the final one."""
+    before: bool = True
+    after: bool = False
+    parallel: bool = False
+    multiplier: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderConfig:
-    """A causal decoder of the llama family, field names as transformers has them."""
+    """A causal decoder: embedding, layers, final norm."""
 
     architecture: str
-    hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
+    """transformers' `model_type`."""
     vocab_size: int
     """Rows of the embedding; a token id must be below it."""
+    hidden_size: int
     max_position_embeddings: int
-    rms_norm_eps: float
-    rope_theta: float
+    """The longest sequence whose positions the decoder has, as this project can compute them."""
+    embedding: Embedding
+    layers: tuple[Layer, ...]
+    attention: Attention
+    mlp: Mlp
+    residual: Residual
+
+    @property
+    def num_hidden_layers(self) -> int:
+        return len(self.layers)
+
+    @property
+    def num_attention_heads(self) -> int:
+        return self.attention.heads
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One tensor: its name in transformers, its name in GGUF, and its shape (`nn.Linear` weights are [out, in])."""
+    """A canonical tensor. A projection's weight is [out, in], as of `nn.Linear`."""
 
     name: str
-    gguf_name: str
     shape: tuple[int, ...]
-    rotary_heads: int = 0
-    """Heads whose rows the GGUF conversion permuted for rotary embedding; 0 when it did not."""
-
-
-def read_config(file: GgufFile) -> DecoderConfig:
-    """The configuration of `file`, after checking that every key and tensor of it is one that this project handles."""
-    architecture = file.value("general.architecture", str)
-    if architecture not in SUPPORTED_ARCHITECTURES:
-        raise CheckpointError(
-            f"{file.path} holds the architecture {architecture!r}; supported: {', '.join(SUPPORTED_ARCHITECTURES)}"
-        )
-    kind = file.value("general.type", str, "model")
-    if kind != "model":
-        raise CheckpointError(f"{file.path} holds a {kind!r}, not a model")
-    read: set[str] = set()
-
-    def key(name: str) -> str:
-        read.add(f"{architecture}.{name}")
-        return f"{architecture}.{name}"
-
-    hidden_size = file.value(key("embedding_length"), int)
-    heads = file.value(key("attention.head_count"), int)
-    if hidden_size <= 0 or heads <= 0:
-        raise CheckpointError(f"{file.path} has {heads} heads for a width of {hidden_size}; expected positive numbers")
-    head_dim = file.value(key("attention.key_length"), int, hidden_size // heads)
-    embedding = file.shapes.get("token_embd.weight", (0,))
-    config = DecoderConfig(
-        architecture=architecture,
-        hidden_size=hidden_size,
-        intermediate_size=file.value(key("feed_forward_length"), int),
-        num_hidden_layers=file.value(key("block_count"), int),
-        num_attention_heads=heads,
-        num_key_value_heads=file.value(key("attention.head_count_kv"), int, heads),
-        head_dim=head_dim,
-        vocab_size=file.value(key("vocab_size"), int, embedding[0]),
-        max_position_embeddings=file.value(key("context_length"), int),
-        rms_norm_eps=file.value(key("attention.layer_norm_rms_epsilon"), float),
-        rope_theta=file.value(key("rope.freq_base"), float, 10000.0),
-    )
-    for name in ("attention.value_length", "rope.dimension_count"):
-        found = file.value(key(name), int, head_dim)
-        if found != head_dim:
-            raise CheckpointError(f"{key(name)!r} of {file.path} is {found}; only the head's {head_dim} is supported")
-    unknown = [k for k in file.keys if k not in read and not k.startswith(HARMLESS_PREFIXES)]
-    if unknown:
-        raise CheckpointError(
-            f"{file.path} sets {', '.join(map(repr, unknown))}, which may change the mathematics and is not handled"
-        )
-    _check_sizes(file, config)
-    _check_tensors(file, config)
-    return config
 
 
 def tensor_specs(config: DecoderConfig) -> tuple[TensorSpec, ...]:
     """Every tensor that the forward pass up to the final norm reads."""
-    layers = (
-        TensorSpec(
-            f"model.layers.{i}.{name}",
-            f"blk.{i}.{gguf_name}",
-            shape(config),
-            rotary_heads(config),
-        )
-        for i in range(config.num_hidden_layers)
-        for name, gguf_name, shape, rotary_heads in _LAYER
-    )
-    embedding = TensorSpec("model.embed_tokens.weight", "token_embd.weight", (config.vocab_size, config.hidden_size))
-    return embedding, *layers, TensorSpec("model.norm.weight", "output_norm.weight", (config.hidden_size,))
+    return tuple(TensorSpec(name, shape) for name, shape in _tensors(config))
 
 
-Shape = Callable[[DecoderConfig], tuple[int, ...]]
+def _tensors(c: DecoderConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    yield "embed_tokens.weight", (c.vocab_size, c.hidden_size)
+    if c.embedding.learned_positions:
+        yield "embed_positions.weight", (c.max_position_embeddings, c.hidden_size)
+    for i in range(c.num_hidden_layers):
+        for name, shape in _layer_tensors(c):
+            yield f"layers.{i}.{name}", shape
+    yield from _norm("final_norm", c.residual.norm, c.hidden_size)
 
 
-def _width(c: DecoderConfig) -> tuple[int, ...]:
-    return (c.hidden_size,)
+def _layer_tensors(c: DecoderConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    a, m, r = c.attention, c.mlp, c.residual
+    queries, keys = a.heads * a.head_dim, a.groups * a.head_dim
+    for block in ("attention", "mlp"):
+        if r.before:
+            yield from _norm(f"{block}_norm", r.norm, c.hidden_size)
+        if r.after:
+            yield from _norm(f"{block}_output_norm", r.norm, c.hidden_size)
+    yield from _projection("attention.q", queries, c.hidden_size, a.input_bias)
+    yield from _projection("attention.k", keys, c.hidden_size, a.input_bias)
+    yield from _projection("attention.v", keys, c.hidden_size, a.input_bias)
+    yield from _projection("attention.o", c.hidden_size, queries, a.output_bias)
+    if a.head_norm is not None:
+        each = a.head_norms is HeadNorms.EACH_HEAD
+        yield from _norm("attention.q_norm", a.head_norm, a.head_dim if each else queries)
+        yield from _norm("attention.k_norm", a.head_norm, a.head_dim if each else keys)
+    if m.gated:
+        yield from _projection("mlp.gate", m.intermediate_size, c.hidden_size, m.bias)
+    yield from _projection("mlp.up", m.intermediate_size, c.hidden_size, m.bias)
+    yield from _projection("mlp.down", c.hidden_size, m.intermediate_size, m.bias)
 
 
-def _queries(c: DecoderConfig) -> tuple[int, ...]:
-    return (c.num_attention_heads * c.head_dim, c.hidden_size)
+def _norm(name: str, norm: Norm, width: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    yield f"{name}.weight", (width,)
+    if norm.centred:
+        yield f"{name}.bias", (width,)
 
 
-def _keys(c: DecoderConfig) -> tuple[int, ...]:
-    return (c.num_key_value_heads * c.head_dim, c.hidden_size)
-
-
-def _attended(c: DecoderConfig) -> tuple[int, ...]:
-    return (c.hidden_size, c.num_attention_heads * c.head_dim)
-
-
-def _up(c: DecoderConfig) -> tuple[int, ...]:
-    return (c.intermediate_size, c.hidden_size)
-
-
-def _down(c: DecoderConfig) -> tuple[int, ...]:
-    return (c.hidden_size, c.intermediate_size)
-
-
-def _none(c: DecoderConfig) -> int:
-    return 0
-
-
-_LAYER: tuple[tuple[str, str, Shape, Callable[[DecoderConfig], int]], ...] = (
-    ("input_layernorm.weight", "attn_norm.weight", _width, _none),
-    ("self_attn.q_proj.weight", "attn_q.weight", _queries, lambda c: c.num_attention_heads),
-    ("self_attn.k_proj.weight", "attn_k.weight", _keys, lambda c: c.num_key_value_heads),
-    ("self_attn.v_proj.weight", "attn_v.weight", _keys, _none),
-    ("self_attn.o_proj.weight", "attn_output.weight", _attended, _none),
-    ("post_attention_layernorm.weight", "ffn_norm.weight", _width, _none),
-    ("mlp.gate_proj.weight", "ffn_gate.weight", _up, _none),
-    ("mlp.up_proj.weight", "ffn_up.weight", _up, _none),
-    ("mlp.down_proj.weight", "ffn_down.weight", _down, _none),
-)
-
-_HEAD = "output.weight"
-"""The language-model head: it may be there, and nothing here reads it."""
-
-
-def _check_sizes(file: GgufFile, config: DecoderConfig) -> None:
-    for name, value in vars(config).items():
-        if not isinstance(value, str) and not 0 < value < math.inf:
-            raise CheckpointError(f"{name} of {file.path} is {value}; expected a positive number")
-    if config.num_hidden_layers > len(file.shapes):
-        raise CheckpointError(
-            f"{file.path} says that it has {config.num_hidden_layers} layers and holds {len(file.shapes)} tensors"
-        )
-    if config.num_attention_heads % config.num_key_value_heads:
-        raise CheckpointError(
-            f"{file.path} has {config.num_attention_heads} heads over {config.num_key_value_heads} key-value heads; "
-            "expected a multiple"
-        )
-    if config.head_dim % 2:
-        raise CheckpointError(f"the head size of {file.path} is {config.head_dim}; rotary embedding needs an even one")
-
-
-def _check_tensors(file: GgufFile, config: DecoderConfig) -> None:
-    expected = {spec.gguf_name: spec.shape for spec in tensor_specs(config)}
-    for name, shape in expected.items():
-        if name not in file.shapes:
-            raise CheckpointError(f"{file.path} has no tensor {name!r}; expected one of shape {list(shape)}")
-        if file.shapes[name] != shape:
-            raise CheckpointError(
-                f"{name!r} of {file.path} has shape {list(file.shapes[name])}; its configuration says {list(shape)}"
-            )
-    extra = sorted(file.shapes.keys() - expected.keys() - {_HEAD})
-    if extra:
-        raise CheckpointError(
-            f"{file.path} has tensors that a {config.architecture} decoder does not use and that are not handled: "
-            f"{', '.join(extra[:8])}"
-        )
+def _projection(name: str, rows: int, columns: int, bias: bool) -> Iterator[tuple[str, tuple[int, ...]]]:
+    yield f"{name}.weight", (rows, columns)
+    if bias:
+        yield f"{name}.bias", (rows,)

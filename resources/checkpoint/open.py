@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
-from resources.checkpoint.config import DecoderConfig, TensorSpec, read_config, tensor_specs
-from resources.checkpoint.gguf_file import GgufFile
+from resources.checkpoint.architectures import read_config, read_sources
+from resources.checkpoint.config import DecoderConfig
+from resources.checkpoint.gguf_models import GgufModel
 from resources.checkpoint.tokenizer import Tokenizer, TokenizerPolicy
 from resources.checkpoint.vocabulary import read_vocabulary
 from resources.errors import CheckpointError
-from resources.records import file_digest
 
 DEFAULT_CHECKPOINT = "smollm2-135m-instruct"
 
@@ -39,45 +38,30 @@ class Checkpoint:
     def __init__(self, path: Path, *, name: str) -> None:
         self.name = name
         self.path = path
-        self._file = GgufFile(path)
-        self.config: DecoderConfig = read_config(self._file)
-        self._specs = {spec.name: spec for spec in tensor_specs(self.config)}
+        self._source = GgufModel(path)
+        self.config: DecoderConfig = read_config(self._source.config, where=str(path))
+        self._sources = read_sources(self.config, self._source.shapes, where=str(path))
 
-    @cached_property
+    @property
     def digest(self) -> str:
         """xxh3-128 of the file's bytes, hex."""
-        return file_digest(self.path)
+        return self._source.digest
 
     def tensor(self, name: str) -> np.ndarray:
-        """The weight that transformers calls `name`: float32, dequantised, in transformers' layout."""
-        try:
-            spec = self._specs[name]
-        except KeyError:
-            raise CheckpointError(
-                f"{self.name} has no tensor {name!r}; a decoder's are named as in transformers"
-            ) from None
-        return _as_transformers(self._file.tensor(spec.gguf_name), spec)
+        """The weight `name` of `tensor_specs(config)`: float32, read and dequantised now."""
+        if name not in self._sources:
+            raise CheckpointError(f"{self.name} has no tensor {name!r}; tensor_specs(config) names those of a decoder")
+        source = self._sources[name]
+        return np.ascontiguousarray(source.take(self._source.tensor(source.name)))
 
     def tokenizer(self, policy: TokenizerPolicy) -> Tokenizer:
         """The checkpoint's tokenizer under `policy`; what the policy leaves open is as the checkpoint says."""
-        vocabulary = read_vocabulary(self._file)
+        vocabulary = read_vocabulary(self._source.file)
         if len(vocabulary.tokens) > self.config.vocab_size:
             raise CheckpointError(
                 f"{self.name} has {len(vocabulary.tokens)} tokens and an embedding of {self.config.vocab_size} rows"
             )
         return Tokenizer(vocabulary, policy)
-
-
-def _as_transformers(weight: np.ndarray, spec: TensorSpec) -> np.ndarray:
-    """Undoes the permutation that llama.cpp's conversion applies to the rows of q and k.
-
-    It stores the two halves of a head interleaved (rotary over neighbouring pairs); transformers rotates halves.
-    """
-    if not spec.rotary_heads:
-        return weight
-    rows, columns = weight.shape
-    pairs = weight.reshape(spec.rotary_heads, rows // spec.rotary_heads // 2, 2, columns)
-    return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(rows, columns)
 
 
 def _default_file() -> Path:

@@ -51,12 +51,16 @@ class OnnxWriter:
         self._nodes.append(helper.make_node("Split", [value, sizes], names, name=f"{name}/split", axis=-1))
         return names
 
-    def weight(self, name: str, array: np.ndarray) -> str:
-        """A weight in the graph's precision, written to the data file now; one that overflows it is an error."""
+    def weight(self, name: str, array: np.ndarray, *, wide: bool = False) -> str:
+        """A weight in the graph's precision (`wide`: in float32), written to the data file now.
+
+        One that overflows it is an error.
+        """
+        precision = np.dtype(np.float32) if wide else self.precision
         with np.errstate(over="ignore"):
-            array = np.ascontiguousarray(array, dtype=self.precision)
+            array = np.ascontiguousarray(array, dtype=precision)
         if not np.isfinite(array).all():
-            raise CheckpointError(f"{name} is not finite in {self.precision}; use float32, or a sound checkpoint")
+            raise CheckpointError(f"{name} is not finite in {precision}; use float32, or a sound checkpoint")
         self._data.write(b"\0" * (-self._data.tell() % ALIGNMENT))
         tensor = TensorProto(name=name, data_type=_element_type(array), dims=array.shape)
         tensor.data_location = TensorProto.EXTERNAL

@@ -1,4 +1,4 @@
-"""The packed graph of a checkpoint: inputs, layers in order, output.
+"""The packed graph of a checkpoint: inputs, decoder, output.
 
 Inputs, all int32, as `resources.packing.PackedBatch` fills them: `input_ids`, `position_ids` and `packed_index`
 [num_tokens], `last_token_ids` [num_sequences] with exclusive ends, `padded_index` [num_sequences, padded_length].
@@ -16,10 +16,10 @@ from onnx import TensorProto, helper
 
 from resources.checkpoint import Checkpoint
 from resources.errors import ConfigurationError
-from resources.graph import decoder
+from resources.graph.decoder import write_decoder
 from resources.graph.onnx_writer import OnnxWriter
 
-GRAPH_VERSION = "1"
+GRAPH_VERSION = "2"
 """Part of `model_key`: raised whenever the same checkpoint may give other numbers than before."""
 
 OPSET = 17
@@ -44,27 +44,8 @@ def write_packed_graph(checkpoint: Checkpoint, path: Path, *, precision: Precisi
         raise ConfigurationError(f"precision is {precision!r}; expected one of {list(get_args(Precision))}")
     dtype = np.dtype(ml_dtypes.bfloat16 if precision == "bfloat16" else precision)
     with OnnxWriter(path, precision=dtype) as w:
-        _write_layers(w, checkpoint)
+        w.op("Identity", OUTPUT, write_decoder(w, checkpoint))
         inputs = [helper.make_tensor_value_info(name, TensorProto.INT32, dims) for name, dims in INPUTS.items()]
         shape: list[str | int | None] = ["num_sequences", checkpoint.config.hidden_size]
         output = helper.make_tensor_value_info(OUTPUT, helper.np_dtype_to_tensor_dtype(dtype), shape)
         w.save("packed_decoder", inputs, [output], opset=OPSET)
-
-
-def _write_layers(w: OnnxWriter, checkpoint: Checkpoint) -> None:
-    batch = decoder.packing(w, checkpoint.config)
-    x = decoder.embedding(w, checkpoint)
-    last = checkpoint.config.num_hidden_layers - 1
-    for i in range(last + 1):
-        layer = f"layers.{i}"
-        normed = decoder.rms_norm(w, f"{layer}.input_layernorm", x, checkpoint)
-        attended = decoder.attention(w, f"{layer}.self_attn", normed, batch, checkpoint)
-        if i == last:
-            # Nothing after the last attention mixes tokens, so only the wanted ones go on.
-            attended = w.op("Gather", f"{layer}.self_attn/wanted", attended, batch.last_index)
-            x = w.op("Gather", f"{layer}/wanted", x, batch.last_index)
-        projected = decoder.linear(w, f"{layer}.self_attn.o_proj", attended, checkpoint)
-        x = w.op("Add", f"{layer}/attended", x, projected)
-        normed = decoder.rms_norm(w, f"{layer}.post_attention_layernorm", x, checkpoint)
-        x = w.op("Add", f"{layer}/output", x, decoder.mlp(w, f"{layer}.mlp", normed, checkpoint))
-    w.op("Identity", OUTPUT, decoder.rms_norm(w, "norm", x, checkpoint))

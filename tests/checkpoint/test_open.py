@@ -35,20 +35,20 @@ def test_a_checkpoint_is_named_after_its_file_and_digested_whole(path):
     assert checkpoint.digest == xxhash.xxh3_128_hexdigest(path.read_bytes())
 
 
-def test_weights_have_the_names_and_shapes_of_transformers(path):
+def test_weights_have_canonical_names_and_transformers_shapes(path):
     checkpoint = open_checkpoint(str(path))
     shapes = {
-        "model.embed_tokens.weight": (273, 64),
-        "model.layers.0.input_layernorm.weight": (64,),
-        "model.layers.1.self_attn.q_proj.weight": (64, 64),
-        "model.layers.1.self_attn.k_proj.weight": (32, 64),
-        "model.layers.1.self_attn.v_proj.weight": (32, 64),
-        "model.layers.0.self_attn.o_proj.weight": (64, 64),
-        "model.layers.0.post_attention_layernorm.weight": (64,),
-        "model.layers.0.mlp.gate_proj.weight": (128, 64),
-        "model.layers.0.mlp.up_proj.weight": (128, 64),
-        "model.layers.0.mlp.down_proj.weight": (64, 128),
-        "model.norm.weight": (64,),
+        "embed_tokens.weight": (273, 64),
+        "layers.0.attention_norm.weight": (64,),
+        "layers.1.attention.q.weight": (64, 64),
+        "layers.1.attention.k.weight": (32, 64),
+        "layers.1.attention.v.weight": (32, 64),
+        "layers.0.attention.o.weight": (64, 64),
+        "layers.0.mlp_norm.weight": (64,),
+        "layers.0.mlp.gate.weight": (128, 64),
+        "layers.0.mlp.up.weight": (128, 64),
+        "layers.0.mlp.down.weight": (64, 128),
+        "final_norm.weight": (64,),
     }
     for name, shape in shapes.items():
         weight = checkpoint.tensor(name)
@@ -60,10 +60,10 @@ def test_an_unknown_weight_is_refused(path):
         open_checkpoint(str(path)).tensor("blk.0.attn_q.weight")
 
 
-@pytest.mark.parametrize(("name", "stored", "heads"), [("q_proj", "attn_q", 4), ("k_proj", "attn_k", 2)])
+@pytest.mark.parametrize(("name", "stored", "heads"), [("q", "attn_q", 4), ("k", "attn_k", 2)])
 def test_the_rotary_permutation_of_q_and_k_is_undone(path, name, stored, heads):
     raw = next(t.data for t in gguf.GGUFReader(path).tensors if t.name == f"blk.0.{stored}.weight")
-    read = open_checkpoint(str(path)).tensor(f"model.layers.0.self_attn.{name}.weight")
+    read = open_checkpoint(str(path)).tensor(f"layers.0.attention.{name}.weight")
     size = raw.shape[0] // heads
     for head in range(heads):
         for i in range(size // 2):
@@ -74,4 +74,4 @@ def test_the_rotary_permutation_of_q_and_k_is_undone(path, name, stored, heads):
 
 def test_v_is_as_stored(path):
     raw = next(t.data for t in gguf.GGUFReader(path).tensors if t.name == "blk.0.attn_v.weight")
-    np.testing.assert_array_equal(open_checkpoint(str(path)).tensor("model.layers.0.self_attn.v_proj.weight"), raw)
+    np.testing.assert_array_equal(open_checkpoint(str(path)).tensor("layers.0.attention.v.weight"), raw)

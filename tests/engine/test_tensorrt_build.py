@@ -211,5 +211,5 @@ def test_in_a_weakly_typed_network_what_the_graph_computes_in_float32_is_held_to
         and all(layer.get_output(i).dtype == trt.DataType.FLOAT for i in range(layer.num_outputs))
     }
     assert held == computing
-    assert {"layers.0.input_layernorm/square", "layers.1.self_attn/masked", "norm/divided"} <= held
+    assert {"layers.0.attention_norm/square", "layers.1.attention/masked", "final_norm/divided"} <= held
     assert trt.LayerType.SOFTMAX in {layer.type for layer in layers if layer.name in held}

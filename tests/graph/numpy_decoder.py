@@ -10,15 +10,15 @@ from resources.checkpoint import Checkpoint
 def last_hidden_states(checkpoint: Checkpoint, ids: np.ndarray) -> np.ndarray:
     """float64 [length, hidden]: the states after the final norm."""
     c = checkpoint.config
-    length, size = len(ids), c.head_dim
-    angles = np.outer(np.arange(length), c.rope_theta ** (-2.0 * np.arange(size // 2) / size))
+    length, size, groups = len(ids), c.attention.head_dim, c.attention.groups
+    angles = np.outer(np.arange(length), 10000.0 ** (-2.0 * np.arange(size // 2) / size))
     turn = np.exp(1j * angles)[:, None, :]
 
     def weight(name: str) -> np.ndarray:
-        return checkpoint.tensor(f"model.{name}.weight").astype(np.float64)
+        return checkpoint.tensor(f"{name}.weight").astype(np.float64)
 
     def norm(x: np.ndarray, name: str) -> np.ndarray:
-        return x / np.sqrt((x**2).mean(-1, keepdims=True) + c.rms_norm_eps) * weight(name)
+        return x / np.sqrt((x**2).mean(-1, keepdims=True) + c.residual.norm.epsilon) * weight(name)
 
     def rotated(x: np.ndarray) -> np.ndarray:
         # A head's halves are the real and imaginary parts of size/2 numbers, each turned by its own angle.
@@ -28,24 +28,21 @@ def last_hidden_states(checkpoint: Checkpoint, ids: np.ndarray) -> np.ndarray:
     x = weight("embed_tokens")[ids]
     for i in range(c.num_hidden_layers):
         layer = f"layers.{i}"
-        h = norm(x, f"{layer}.input_layernorm")
+        h = norm(x, f"{layer}.attention_norm")
         q, k, v = (
-            (h @ weight(f"{layer}.self_attn.{p}_proj").T).reshape(length, heads, size)
-            for p, heads in (("q", c.num_attention_heads), ("k", c.num_key_value_heads), ("v", c.num_key_value_heads))
+            (h @ weight(f"{layer}.attention.{p}").T).reshape(length, heads, size)
+            for p, heads in (("q", c.num_attention_heads), ("k", groups), ("v", groups))
         )
         q, k = rotated(q), rotated(k)
         heads = []
         for head in range(c.num_attention_heads):
-            group = head * c.num_key_value_heads // c.num_attention_heads
+            group = head * groups // c.num_attention_heads
             scores = q[:, head] @ k[:, group].T / np.sqrt(size)
             scores[np.triu_indices(length, 1)] = -np.inf
             weights = np.exp(scores - scores.max(-1, keepdims=True))
             heads.append(weights / weights.sum(-1, keepdims=True) @ v[:, group])
-        x = x + np.concatenate(heads, axis=-1) @ weight(f"{layer}.self_attn.o_proj").T
-        h = norm(x, f"{layer}.post_attention_layernorm")
-        gate = h @ weight(f"{layer}.mlp.gate_proj").T
-        x = (
-            x
-            + (gate / (1 + np.exp(-gate)) * (h @ weight(f"{layer}.mlp.up_proj").T)) @ weight(f"{layer}.mlp.down_proj").T
-        )
-    return norm(x, "norm")
+        x = x + np.concatenate(heads, axis=-1) @ weight(f"{layer}.attention.o").T
+        h = norm(x, f"{layer}.mlp_norm")
+        gate = h @ weight(f"{layer}.mlp.gate").T
+        x = x + (gate / (1 + np.exp(-gate)) * (h @ weight(f"{layer}.mlp.up").T)) @ weight(f"{layer}.mlp.down").T
+    return norm(x, "final_norm")

@@ -1,0 +1,98 @@
+"""A GGUF file's metadata and tensors in transformers' words; what is not handled is refused by name."""
+
+import numpy as np
+import pytest
+
+from resources.checkpoint import open_checkpoint
+from resources.errors import CheckpointError
+from tests.tiny import tiny_gguf
+
+
+def test_the_fields_are_read(tmp_path):
+    shape = {"hidden": 48, "layers": 3, "heads": 6, "kv_heads": 2, "head_dim": 16, "ffn": 80, "max_positions": 99}
+    path = tiny_gguf(tmp_path / "m.gguf", **shape)
+    config = open_checkpoint(str(path)).config
+    assert (config.architecture, config.hidden_size, config.num_hidden_layers) == ("llama", 48, 3)
+    assert (config.attention.heads, config.attention.groups, config.attention.head_dim) == (6, 2, 16)
+    assert (config.mlp.intermediate_size, config.vocab_size, config.max_position_embeddings) == (80, 273, 99)
+    assert config.residual.norm.epsilon == np.float32(1e-5)
+
+
+@pytest.mark.parametrize("without", [
+    "llama.attention.head_count_kv", "llama.attention.key_length", "llama.rope.dimension_count",
+    "llama.rope.freq_base", "llama.vocab_size",
+])  # fmt: skip
+def test_an_optional_key_has_the_default_of_llama_cpp(tmp_path, without):
+    whole, path = (tiny_gguf(tmp_path / f"{len(keys)}.gguf", kv_heads=4, without=keys) for keys in ((), (without,)))
+    assert open_checkpoint(str(path)).config == open_checkpoint(str(whole)).config
+
+
+@pytest.mark.parametrize(("metadata", "sentence"), [
+    ({"general.architecture": "gemma2"}, "architecture 'gemma2'; supported: llama"),
+    ({"general.type": "adapter"}, "holds a 'adapter', not a model"),
+    ({"llama.rope.scaling.type": "yarn"}, r"'llama\.rope\.scaling\.type'"),
+    ({"llama.rope.scaling.factor": np.float32(8)}, r"'llama\.rope\.scaling\.factor'"),
+    ({"llama.attention.sliding_window": np.uint32(64)}, r"'llama\.attention\.sliding_window'"),
+    ({"llama.expert_count": np.uint32(8)}, r"'llama\.expert_count'"),
+    ({"llama.attention.causal": False}, r"'llama\.attention\.causal'"),
+    ({"gemma.attn_logit_softcapping": np.float32(50)}, r"'gemma\.attn_logit_softcapping'"),
+    ({"adapter.lora.alpha": np.float32(16)}, r"'adapter\.lora\.alpha'"),
+    ({"split.count": np.uint32(2)}, r"'split\.count'"),
+    ({"llama.rope.dimension_count": np.uint32(8)}, r"'llama\.rope\.dimension_count' .* is 8; only the head's 16"),
+    ({"llama.attention.value_length": np.uint32(8)}, r"'llama\.attention\.value_length' .* is 8"),
+    ({"llama.attention.head_count": [4, 2]}, "is '.4, 2.', a list; expected int"),
+    ({"llama.attention.head_count": np.uint32(0)}, "'num_attention_heads' of .* is 0; supported: a positive integer"),
+    ({"llama.attention.head_count_kv": np.uint32(3)}, "4 heads over 3 key-value heads"),
+    ({"llama.attention.layer_norm_rms_epsilon": np.float32(0)}, "'rms_norm_eps' of .* is 0"),
+    ({"llama.rope.freq_base": np.float32("inf")}, "'rope_theta' of .* is Infinity"),
+    ({"llama.rope.freq_base": np.uint32(10000)}, "an? int; expected float"),
+    ({"llama.block_count": np.uint32(3)}, r"no tensor 'model\.layers\.2\.input_layernorm\.weight'"),
+    ({"llama.block_count": np.uint32(2**31)}, "'num_hidden_layers' of .* is 2147483648; supported: at most 10000"),
+    ({"llama.block_count": np.uint32(1)}, r"not handled: model\.layers\.1\.input_layernorm\.weight"),
+    ({"llama.feed_forward_length": np.uint32(64)}, r"gate_proj\.weight' .* \[128, 64\]; .* says \[64, 64\]"),
+    ({"llama.vocab_size": np.uint32(300)}, r"'model\.embed_tokens\.weight' .* shape \[273, 64\]; .* says \[300, 64\]"),
+])  # fmt: skip
+def test_what_changes_the_mathematics_is_refused_by_name(tmp_path, metadata, sentence):
+    path = tiny_gguf(tmp_path / "m.gguf", metadata=metadata)
+    with pytest.raises(CheckpointError, match=sentence):
+        open_checkpoint(str(path))
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        "llama.embedding_length",
+        "llama.context_length",
+    ],
+)
+def test_a_missing_key_is_named(tmp_path, missing):
+    path = tiny_gguf(tmp_path / "m.gguf", without=(missing,))
+    with pytest.raises(CheckpointError, match=f"'{missing}'"):
+        open_checkpoint(str(path))
+
+
+@pytest.mark.parametrize(("missing", "name"), [
+    ("token_embd.weight", "vocab_size' .* is 0"),
+    ("blk.1.attn_v.weight", r"no tensor 'model\.layers\.1\.self_attn\.v_proj\.weight'"),
+    ("output_norm.weight", r"no tensor 'model\.norm\.weight'"),
+])  # fmt: skip
+def test_a_missing_tensor_is_named(tmp_path, missing, name):
+    path = tiny_gguf(tmp_path / "m.gguf", without=(missing, "llama.vocab_size"))
+    with pytest.raises(CheckpointError, match=name):
+        open_checkpoint(str(path))
+
+
+@pytest.mark.parametrize(("name", "named"), [
+    ("blk.0.attn_q.bias", r"model\.layers\.0\.self_attn\.q_proj\.bias"),
+    ("blk.1.attn_q_norm.weight", r"blk\.1\.attn_q_norm\.weight"),
+    ("rope_freqs.weight", r"rope_freqs\.weight"),
+])  # fmt: skip
+def test_a_tensor_that_llama_has_no_use_for_is_refused(tmp_path, name, named):
+    path = tiny_gguf(tmp_path / "m.gguf", tensors={name: np.ones(16, dtype=np.float32)})
+    with pytest.raises(CheckpointError, match=f"not handled: {named}"):
+        open_checkpoint(str(path))
+
+
+def test_a_language_model_head_of_its_own_is_left_alone(tmp_path):
+    path = tiny_gguf(tmp_path / "m.gguf", tensors={"output.weight": np.ones((273, 64), dtype=np.float32)})
+    assert open_checkpoint(str(path)).config.vocab_size == 273
