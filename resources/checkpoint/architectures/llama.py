@@ -96,9 +96,17 @@ def read_one_rotary(reader: ConfigReader, *, head_dim: int, theta: float = THETA
 
 
 def llama_like(
-    reader: ConfigReader, *, attention: Attention, layers: tuple[Layer, ...], mlp_bias: bool = False
+    reader: ConfigReader,
+    *,
+    attention: Attention,
+    layers: tuple[Layer, ...],
+    mlp_bias: bool = False,
+    epsilon: float = 1e-6,
 ) -> DecoderConfig:
-    """A decoder of Llama's shape: RMS norms before each block, a gated MLP, no positions but the rotary ones."""
+    """A decoder of Llama's shape: RMS norms before each block, a gated MLP, no positions but the rotary ones.
+
+    `epsilon` is that of the norms where the configuration has none.
+    """
     return DecoderConfig(
         architecture=reader.text("model_type"),
         vocab_size=reader.integer("vocab_size"),
@@ -110,7 +118,7 @@ def llama_like(
         mlp=Mlp(
             intermediate_size=reader.integer("intermediate_size"), activation=read_activation(reader), bias=mlp_bias
         ),
-        residual=Residual(norm=Norm(epsilon=reader.number("rms_norm_eps", 1e-6))),
+        residual=Residual(norm=Norm(epsilon=reader.number("rms_norm_eps", epsilon))),
     )
 
 

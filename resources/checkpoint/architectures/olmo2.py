@@ -24,7 +24,7 @@ def _read_olmo2(reader: ConfigReader) -> DecoderConfig:
     bias = reader.flag("attention_bias", False)
     attention = read_attention(reader, bias=bias, output_bias=bias)
     layer = Layer(rotary=read_one_rotary(reader, head_dim=attention.head_dim))
-    config = llama_like(reader, attention=attention, layers=(layer,) * read_layer_count(reader))
+    config = llama_like(reader, attention=attention, layers=(layer,) * read_layer_count(reader), epsilon=1e-5)
     norm = replace(config.residual.norm, weighted_wide=True)
     return replace(
         config,

@@ -25,7 +25,7 @@ def _read_phi3(reader: ConfigReader) -> DecoderConfig:
         rotary=_read_rotary(reader, head_dim=attention.head_dim),
         window=reader.optional_integer("sliding_window", None),
     )
-    return llama_like(reader, attention=attention, layers=(layer,) * read_layer_count(reader))
+    return llama_like(reader, attention=attention, layers=(layer,) * read_layer_count(reader), epsilon=1e-5)
 
 
 def _read_rotary(reader: ConfigReader, *, head_dim: int) -> Rotary:
