@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import xxhash
@@ -44,9 +44,16 @@ class GatherConvention(Enum):
     """The cumulative length minus one; the engine gathers at that index."""
 
 
+class Message(NamedTuple):
+    """One turn of a chat."""
+
+    role: str
+    content: str
+
+
 @dataclass(frozen=True)
 class Probe:
-    """One example of a probe set. Exactly one of `text` and `token_ids` is given."""
+    """One example of a probe set. Exactly one of `text`, `token_ids` and `messages` is given."""
 
     part: str
     probe_id: str
@@ -54,6 +61,7 @@ class Probe:
     token_ids: tuple[int, ...] | None
     source_uri: str
     source_row: int
+    messages: tuple[Message, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -1,83 +1,78 @@
-"""Text -> token ids, under an explicit policy that is part of the tokenizer's identity.
+"""Probes -> token ids, under an explicit policy that is part of the tokenizer's identity.
 
 Contract: the same vocabulary and policy give the same ids and the same `tokenizer_id` everywhere, also after `save` and
-`load_tokenizer`. Ids are what transformers gives for the same checkpoint.
+`load_tokenizer`. Ids are what transformers gives for the same checkpoint. BOS and EOS are added here, as the resolved
+policy says, and never by the library. Ids are the truth: nothing is cut as text, or decoded and tokenised again.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers
 
+from resources.checkpoint.byte_level import byte_level_content
+from resources.checkpoint.chat_template import ChatTemplate, Unencodable
+from resources.checkpoint.policy import TokenizerPolicy
 from resources.checkpoint.vocabulary import Vocabulary
-from resources.errors import CheckpointError, ConfigurationError
-from resources.records import digest
+from resources.errors import CheckpointError, ConfigurationError, FabricError
+from resources.records import Message
 
 TOKENIZER_FILE = "tokenizer.json"
 POLICY_FILE = "tokenizer_policy.json"
 
-OverLong = Literal["refuse", "truncate_left", "truncate_right"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TokenizerPolicy:
-    """What is done to a text apart from cutting it into tokens. None leaves it to the checkpoint."""
-
-    add_bos: bool | None = None
-    """Put the begin-of-sequence token in front, also when the text already spells one."""
-    add_eos: bool | None = None
-    """Put the end-of-sequence token behind; the vector is then that token's."""
-    parse_special: bool = True
-    """Read a control token spelled in the text as that token, as transformers does; else as plain characters."""
-    over_long: OverLong = "refuse"
-    """What becomes of a text of more than `max_tokens`; "truncate_left" keeps the end of it."""
-    max_tokens: int = 2048
-    """The limit, with BOS and EOS counted."""
-
-    def __post_init__(self) -> None:
-        if self.over_long not in get_args(OverLong):
-            raise ConfigurationError(f"over_long is {self.over_long!r}; expected one of {list(get_args(OverLong))}")
-        if self.max_tokens < 1 + bool(self.add_bos) + bool(self.add_eos):
-            raise ConfigurationError(f"max_tokens is {self.max_tokens}, which leaves no room for a token of the text")
-
 
 class Tokenizer:
-    """A byte-level BPE tokenizer with its resolved policy."""
+    """A tokenizer with its resolved policy."""
 
     tokenizer_id: str
-    """xxh3-128, hex, of the vocabulary, the merges, the pre-tokenizer and the resolved policy."""
+    """xxh3-128, hex, of the vocabulary, how text is cut, and the resolved policy."""
     vocab_size: int
+    """One more than the greatest id."""
     special_ids: frozenset[int]
-    """Control tokens, and BOS, EOS, padding and unknown."""
+    """Special tokens, and BOS, EOS, padding and unknown."""
     policy: TokenizerPolicy
     """With nothing left open."""
+    vocabulary: Vocabulary
 
     def __init__(self, vocabulary: Vocabulary, policy: TokenizerPolicy) -> None:
+        self.vocabulary = vocabulary
         self.policy = _resolved(policy, vocabulary)
-        self.vocab_size = len(vocabulary.tokens)
-        named = (vocabulary.bos_id, vocabulary.eos_id, vocabulary.pad_id, vocabulary.unknown_id)
-        self.special_ids = frozenset(vocabulary.control_ids).union(i for i in named if i is not None)
-        self.tokenizer_id = _identity(vocabulary, self.policy)
-        self._vocabulary = vocabulary
+        self.special_ids = vocabulary.special_ids
+        self.tokenizer_id = vocabulary.identity(self.policy.record())
         self._backend = _backend(vocabulary)
-        self._backend.encode_special_tokens = not self.policy.parse_special
+        self._backend.encode_special_tokens = not self.policy.parse_special and self.policy.chat == "none"
+        self.vocab_size = 1 + max(vocabulary.ids.values(), default=-1)
         self._prefix = [vocabulary.bos_id] if self.policy.add_bos else []
         self._suffix = [vocabulary.eos_id] if self.policy.add_eos else []
+        self._template = None if self.policy.chat == "none" else ChatTemplate(vocabulary, self.policy)
+        # A template writes the BOS of its own; it is no less worth keeping.
+        self._first = [vocabulary.bos_id] if self._template else self._prefix
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Ids of each text, int32 [length], with BOS and EOS as the policy says and before any truncation.
+        """`encode_probes` of texts that must all have ids; raises a FabricError that says which has none."""
+        encoded: list[np.ndarray] = []
+        for text, ids in zip(texts, self.encode_probes(texts), strict=True):
+            if isinstance(ids, Unencodable):
+                raise FabricError(f"{text[:40]!r} gives no token ids: {ids.detail} ({ids.reason})")
+            encoded.append(ids)
+        return encoded
 
-        A text must be encodable as UTF-8 (no lone surrogates). An empty one gives only what the policy adds.
+    def encode_probes(self, probes: Sequence[str | Sequence[Message]]) -> list[np.ndarray | Unencodable]:
+        """Ids of each text or chat, int32 [length], before any truncation, or why it has none.
+
+        With a chat template, a text is the one message of a user. A text must be encodable as UTF-8 (no lone
+        surrogates); an empty one gives only what the policy adds.
         """
-        encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [np.array([*self._prefix, *e.ids, *self._suffix], dtype=np.int32) for e in encodings]
+        spelled = [self._spelled(probe) for probe in probes]
+        texts = [text for text in spelled if isinstance(text, str)]
+        encodings = iter(self._backend.encode_batch_fast(texts, add_special_tokens=False))
+        return [self._framed(next(encodings).ids) if isinstance(s, str) else s for s in spelled]
 
     def fit(self, ids: np.ndarray) -> tuple[np.ndarray | None, bool]:
         """(ids within `max_tokens`, whether any were cut), or (None, False) when the policy refuses them.
@@ -89,7 +84,7 @@ class Tokenizer:
             return ids, False
         if self.policy.over_long == "refuse":
             return None, False
-        first = int(self._prefix == ids[:1].tolist())
+        first = int(self._first == ids[:1].tolist())
         last = int(self._suffix == ids[-1:].tolist())
         body = ids[first : len(ids) - last]
         room = limit - first - last
@@ -97,23 +92,52 @@ class Tokenizer:
         return np.concatenate([ids[:first], kept, ids[len(ids) - last :]]), True
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text that `ids` spell, control tokens included."""
+        """The text that `ids` spell, special tokens included."""
         return self._backend.decode([int(i) for i in ids], skip_special_tokens=False)
+
+    def spelled(self, token_id: int) -> str:
+        """One token as a person reads it, its spaces kept; bytes that are no whole character are shown as U+FFFD."""
+        token = self._backend.id_to_token(int(token_id))
+        if token is None:
+            return ""
+        # A SentencePiece-like decoder takes the space before a first word away.
+        return token.replace("\u2581", " ") if token.startswith("\u2581") else self.decode([token_id])
 
     def save(self, directory: Path) -> None:
         """Writes `tokenizer.json`, which Hugging Face's libraries read too, and the policy beside it."""
-        vocabulary = self._vocabulary
-        record = {
-            "tokenizer_id": self.tokenizer_id,
-            "pre_tokenizer": vocabulary.pre_tokenizer,
-            "bos_id": vocabulary.bos_id,
-            "eos_id": vocabulary.eos_id,
-            "pad_id": vocabulary.pad_id,
-            "unknown_id": vocabulary.unknown_id,
-            "policy": asdict(self.policy),
-        }
-        (directory / TOKENIZER_FILE).write_text(self._backend.to_str(), encoding="utf-8")
+        vocabulary = self.vocabulary
+        record: dict[str, Any] = {"tokenizer_id": self.tokenizer_id}
+        if vocabulary.split is not None:
+            record["pre_tokenizer"] = vocabulary.split
+        record |= {name: getattr(vocabulary, name) for name in _SAVED_IDS}
+        if self._template:
+            record["chat_template"] = vocabulary.chat_template
+            record["special_tokens"] = dict(vocabulary.special_tokens)
+        record["policy"] = self.policy.record()
+        content = json.dumps(vocabulary.content, ensure_ascii=False)
+        (directory / TOKENIZER_FILE).write_text(content, encoding="utf-8")
         (directory / POLICY_FILE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+    def _spelled(self, probe: str | Sequence[Message]) -> str | Unencodable:
+        if self._template:
+            return self._template.render([Message("user", probe)] if isinstance(probe, str) else probe)
+        if isinstance(probe, str):
+            return probe
+        return Unencodable("no-chat-template", "the probe is a chat, and the policy applies no chat template; set chat")
+
+    def _framed(self, ids: list[int]) -> np.ndarray | Unencodable:
+        """With the BOS and EOS of the policy, and never two of one."""
+        prefix, suffix = self._prefix, self._suffix
+        begins, ends = bool(prefix) and ids[:1] == prefix, bool(suffix) and ids[-1:] == suffix
+        if self._template:
+            prefix, suffix = prefix[begins:], suffix[ends:]
+        elif begins or ends:
+            return Unencodable(
+                "second-bos" if begins else "second-eos",
+                f"the text {'begins with the BOS' if begins else 'ends with the EOS'} that the policy adds; set "
+                f"add_{'bos' if begins else 'eos'} to false, or parse_special if the text only looks like it",
+            )
+        return np.array([*prefix, *ids, *suffix], dtype=np.int32)
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:
@@ -126,7 +150,7 @@ def load_tokenizer(directory: Path) -> Tokenizer:
         expected = record["tokenizer_id"]
     except OSError as error:
         raise CheckpointError(f"{directory} has no saved tokenizer: {error}; build the engine again") from error
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, CheckpointError) as error:
         raise CheckpointError(f"the tokenizer in {directory} is damaged: {error!r}; build the engine again") from error
     if tokenizer.tokenizer_id != expected:
         raise CheckpointError(
@@ -136,81 +160,64 @@ def load_tokenizer(directory: Path) -> Tokenizer:
     return tokenizer
 
 
-_PRE_TOKENIZERS: dict[str, Callable[[], Any]] = {
-    # llama.cpp's `smollm`: every digit by itself, then GPT-2's split. transformers 5.24 leaves the digits out when it
-    # loads a GGUF file, and so cuts "a  1" otherwise.
-    "smollm": lambda: pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    ),
-}
+_SAVED_IDS = ("bos_id", "eos_id", "pad_id", "unknown_id")
 
 
 def _backend(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
-    if vocabulary.pre_tokenizer not in _PRE_TOKENIZERS:
-        raise CheckpointError(
-            f"the tokenizer splits text as {vocabulary.pre_tokenizer!r}; supported: {', '.join(_PRE_TOKENIZERS)}"
-        )
-    ids = {token: i for i, token in enumerate(vocabulary.tokens)}
     try:
-        backend = tokenizers.Tokenizer(models.BPE(vocab=ids, merges=list(vocabulary.merges)))
-    except Exception as error:  # the library raises plain Exception for a merge of unknown tokens
-        raise CheckpointError(f"the tokenizer's merges do not fit its vocabulary: {error}") from error
-    backend.pre_tokenizer = _PRE_TOKENIZERS[vocabulary.pre_tokenizer]()
-    backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens([_whole(vocabulary.tokens[i], special=True) for i in vocabulary.control_ids])
-    backend.add_tokens([_whole(vocabulary.tokens[i], special=False) for i in vocabulary.user_defined_ids])
+        backend = tokenizers.Tokenizer.from_str(json.dumps(vocabulary.content))
+    except Exception as error:  # the library raises plain Exception for whatever it does not take
+        raise CheckpointError(f"the tokenizer cannot be built: {error}; save it again with transformers") from error
+    moved = [token for token, i in vocabulary.ids.items() if backend.token_to_id(token) != i]
+    if moved:
+        raise CheckpointError(
+            f"the tokenizer gives {moved[0]!r} the id {backend.token_to_id(moved[0])}; its files say "
+            f"{vocabulary.ids[moved[0]]}; save it again with transformers"
+        )
     return backend
 
 
-def _whole(token: str, *, special: bool) -> tokenizers.AddedToken:
-    return tokenizers.AddedToken(token, normalized=False, special=special)
-
-
 def _resolved(policy: TokenizerPolicy, vocabulary: Vocabulary) -> TokenizerPolicy:
-    policy = replace(
-        policy,
-        add_bos=vocabulary.add_bos if policy.add_bos is None else policy.add_bos,
-        add_eos=vocabulary.add_eos if policy.add_eos is None else policy.add_eos,
-    )
-    for name, wanted, token_id in (
-        ("add_bos", policy.add_bos, vocabulary.bos_id),
-        ("add_eos", policy.add_eos, vocabulary.eos_id),
-    ):
+    def framed(field: str, wanted: bool | None, meant: bool | None, token_id: int | None) -> bool:
+        if wanted is None:
+            # The template of a chat writes what frames it.
+            wanted = False if policy.chat != "none" else meant
+        if wanted is None:
+            raise ConfigurationError(f"{vocabulary.doubt}; set {field} to true or false")
         if wanted and token_id is None:
-            raise ConfigurationError(f"{name} is set, but the checkpoint names no such token; set it to false")
-    return policy
+            raise ConfigurationError(f"{field} is set, but the checkpoint names no such token; set it to false")
+        return wanted
 
-
-def _identity(vocabulary: Vocabulary, policy: TokenizerPolicy) -> str:
-    rest = {
-        "pre_tokenizer": vocabulary.pre_tokenizer,
-        "control": vocabulary.control_ids,
-        "user_defined": vocabulary.user_defined_ids,
-        "named": (vocabulary.bos_id, vocabulary.eos_id, vocabulary.pad_id, vocabulary.unknown_id),
-        "policy": asdict(policy),
-    }
-    lists = (vocabulary.tokens, [" ".join(merge) for merge in vocabulary.merges])
-    return digest(
-        [json.dumps(rest, sort_keys=True).encode(), *(digest(s.encode() for s in strings) for strings in lists)]
-    ).hex()
+    return replace(
+        policy,
+        add_bos=framed("add_bos", policy.add_bos, vocabulary.add_bos, vocabulary.bos_id),
+        add_eos=framed("add_eos", policy.add_eos, vocabulary.add_eos, vocabulary.eos_id),
+    )
 
 
 def _saved_vocabulary(content: dict[str, Any], record: dict[str, Any], policy: TokenizerPolicy) -> Vocabulary:
+    split = record.get("pre_tokenizer")
+    return Vocabulary(
+        content=content if split is None else _rebuilt(content, split),
+        split=split,
+        add_bos=policy.add_bos,
+        add_eos=policy.add_eos,
+        chat_template=record.get("chat_template"),
+        special_tokens=record.get("special_tokens", {}),
+        **{name: record[name] for name in _SAVED_IDS},
+    )
+
+
+def _rebuilt(content: Mapping[str, Any], split: str) -> dict[str, Any]:
+    """Made of its lists again: the identity covers these and the name of the split, not how the file spells it."""
     ids: dict[str, int] = content["model"]["vocab"]
     if sorted(ids.values()) != list(range(len(ids))):
         raise ValueError("the ids of its vocabulary have gaps")
-    added = content["added_tokens"]
-    merges = (m.split(" ") if isinstance(m, str) else m for m in content["model"]["merges"])
-    return Vocabulary(
-        tokens=tuple(sorted(ids, key=ids.__getitem__)),
-        merges=tuple((left, right) for left, right in merges),
-        pre_tokenizer=record["pre_tokenizer"],
-        control_ids=tuple(sorted(t["id"] for t in added if t["special"])),
-        user_defined_ids=tuple(sorted(t["id"] for t in added if not t["special"])),
-        bos_id=record["bos_id"],
-        eos_id=record["eos_id"],
-        pad_id=record["pad_id"],
-        unknown_id=record["unknown_id"],
-        add_bos=bool(policy.add_bos),
-        add_eos=bool(policy.add_eos),
+    merges = (merge.split(" ") if isinstance(merge, str) else merge for merge in content["model"]["merges"])
+    return byte_level_content(
+        sorted(ids, key=ids.__getitem__),
+        [(left, right) for left, right in merges],
+        split,
+        control=(token["id"] for token in content["added_tokens"] if token["special"]),
+        user_defined=(token["id"] for token in content["added_tokens"] if not token["special"]),
     )

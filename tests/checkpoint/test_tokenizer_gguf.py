@@ -10,7 +10,7 @@ from tests.tiny import tiny_gguf
 
 @pytest.mark.parametrize(("metadata", "sentence"), [
     ({"tokenizer.ggml.model": "llama"}, "a 'llama' tokenizer; supported: 'gpt2'"),
-    ({"tokenizer.ggml.pre": "llama-bpe"}, "splits text as 'llama-bpe'; supported: smollm"),
+    ({"tokenizer.ggml.pre": "deepseek-llm"}, "splits text as 'deepseek-llm'; supported: smollm"),
     ({"tokenizer.ggml.pre": "default"}, "splits text as 'default'"),
     ({"tokenizer.ggml.add_space_prefix": True}, r"'tokenizer\.ggml\.add_space_prefix' .* is set"),
     ({"tokenizer.ggml.precompiled_charsmap": [1, 2]}, r"'tokenizer\.ggml\.precompiled_charsmap'"),
@@ -22,7 +22,7 @@ from tests.tiny import tiny_gguf
     ({"tokenizer.ggml.merges": ["t h", "no-space"]}, "the merge 'no-space'"),
     ({"tokenizer.ggml.merges": ["t h", "un known"]}, "merges do not fit its vocabulary"),
     ({"tokenizer.ggml.eos_token_id": np.uint32(273)}, r"'tokenizer\.ggml\.eos_token_id' .* is 273; .* below 273"),
-    ({"tokenizer.ggml.tokens": [f"t{i}" for i in range(300)], "tokenizer.ggml.token_type": [1] * 300,
+    ({"tokenizer.ggml.tokens": ["t", "1", *(f"t{i}" for i in range(298))], "tokenizer.ggml.token_type": [1] * 300,
       "tokenizer.ggml.merges": ["t 1"]}, "300 tokens and an embedding of 273 rows"),
 ])  # fmt: skip
 def test_what_changes_the_ids_is_refused_by_name(tmp_path, metadata, sentence):
