@@ -11,7 +11,7 @@ from resources.checkpoint.architectures import read_config, read_sources
 from resources.checkpoint.config import DecoderConfig
 from resources.checkpoint.gguf_models import GgufModel
 from resources.checkpoint.tokenizer import Tokenizer, TokenizerPolicy
-from resources.checkpoint.vocabulary import read_vocabulary
+from resources.checkpoint.tokenizer_gguf import load_gguf_tokenizer
 from resources.errors import CheckpointError
 
 DEFAULT_CHECKPOINT = "smollm2-135m-instruct"
@@ -56,12 +56,12 @@ class Checkpoint:
 
     def tokenizer(self, policy: TokenizerPolicy) -> Tokenizer:
         """The checkpoint's tokenizer under `policy`; what the policy leaves open is as the checkpoint says."""
-        vocabulary = read_vocabulary(self._source.file)
-        if len(vocabulary.tokens) > self.config.vocab_size:
+        tokenizer = load_gguf_tokenizer(self._source.file, policy)
+        if tokenizer.vocab_size > self.config.vocab_size:
             raise CheckpointError(
-                f"{self.name} has {len(vocabulary.tokens)} tokens and an embedding of {self.config.vocab_size} rows"
+                f"{self.name} has {tokenizer.vocab_size} tokens and an embedding of {self.config.vocab_size} rows"
             )
-        return Tokenizer(vocabulary, policy)
+        return tokenizer
 
 
 def _default_file() -> Path:
