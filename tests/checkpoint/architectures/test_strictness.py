@@ -1,0 +1,129 @@
+"""What a configuration says is taken, refused by name, or known to decide nothing: never ignored."""
+
+import contextlib
+
+import pytest
+
+from resources.checkpoint.architectures import read_config, read_sources
+from resources.checkpoint.architectures.reader import HARMLESS
+from resources.checkpoint.safetensors_folder import SafetensorsFolder
+from resources.errors import CheckpointError
+from tests.checkpoint.architectures.references import CHECKPOINTS, NAMES, read_values
+
+WITHOUT_ROTARY = {"gpt2", "gpt2_base"}
+
+UNUSED = {
+    "llama_dynamic": {"rope_scaling.factor"},
+    "qwen2": {"max_window_layers", "sliding_window"},
+    "qwen3": {"max_window_layers", "sliding_window"},
+    "gemma2": {"hidden_act"},
+    "phi3": {"original_max_position_embeddings"},
+    "granite": {"logits_scaling"},
+    "smollm3": {"max_window_layers", "no_rope_layer_interval", "sliding_window", "use_sliding_window"},
+    "smollm3_window": {"max_window_layers"},
+}
+"""Keys that a family reads, or knows, and that decide nothing in this configuration."""
+
+REFUSED = [
+    ("phi3", {"attention_bias": True}, "'attention_bias' of it is true; supported: false"),
+    ("phi3", {"interpolate_factor": 2}, "'interpolate_factor' of it is 2"),
+    ("phi3", {"rope_scaling": {"type": "su"}}, "'type' of 'rope_scaling' of it is \"su\""),
+    ("phi3", {"rope_scaling": {"rope_type": "yarn"}}, "'rope_type' of 'rope_scaling' of it is \"yarn\""),
+    ("phi3_longrope", {"partial_rotary_factor": 0.5}, "'short_factor' .* a list of 4 positive numbers"),
+    ("gpt_neox", {"num_attention_heads": 3}, "'num_attention_heads' of it is 3; supported: a divisor"),
+    ("gpt_neox", {"rotary_pct": 0.2}, "an even number"),
+    ("gpt_neox", {"hidden_act": "relu"}, "'hidden_act' of it is \"relu\""),
+    ("olmo2", {"clip_qkv": 8.0}, "'clip_qkv', which may change the mathematics"),
+    ("granite", {"num_local_experts": 4}, "'num_local_experts', which may change the mathematics"),
+    ("smollm3", {"no_rope_layers": [1, 0]}, r"'no_rope_layers' of it is \[1, 0\]; supported: a list of 4"),
+    ("smollm3", {"layer_types": ["sliding_attention"] * 4}, "where there is no sliding window"),
+]
+
+
+@pytest.fixture(params=NAMES)
+def name(request):
+    return request.param
+
+
+@pytest.fixture
+def config(name):
+    return read_values(name)
+
+
+def test_an_unknown_key_is_refused_by_name(config):
+    with pytest.raises(CheckpointError, match="'stretch', which may change the mathematics"):
+        read_config({**config, "stretch": 2}, where="it")
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in WITHOUT_ROTARY], indirect=True)
+def test_an_unknown_rotary_key_is_refused_by_name(config):
+    settings = {**(config.get("rope_scaling") or {"rope_type": "default"}), "stretch": 2}
+    with pytest.raises(CheckpointError, match="'stretch', which may change the mathematics"):
+        read_config({**config, "rope_scaling": settings}, where="it")
+
+
+def test_no_key_is_ignored(name, config):
+    """Whatever is put in place of a known value is refused, or makes another decoder."""
+    known = read_config(config, where="it")
+    ignored = {key for key, configs in flipped(config).items() if accepted(configs) == {known}}
+    assert ignored - HARMLESS == UNUSED.get(name, set())
+
+
+def test_a_configuration_reads_the_same_as_transformers_5_writes_it(name, config):
+    assert read_config(read_values(name, "config_as_saved.json"), where="it") == read_config(config, where="it")
+
+
+@pytest.mark.parametrize(("name", "changes", "message"), REFUSED, indirect=["name"])
+def test_a_value_that_is_not_supported_is_refused_by_name(config, changes, message):
+    with pytest.raises(CheckpointError, match=message):
+        read_config({**config, **changes}, where="it")
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor"),
+    [
+        ("phi3", "model.layers.1.self_attn.qkv_proj.weight"),
+        ("phi3", "model.layers.0.mlp.gate_up_proj.weight"),
+        ("gpt_neox", "gpt_neox.layers.1.attention.query_key_value.bias"),
+        ("olmo2", "model.layers.1.post_feedforward_layernorm.weight"),
+    ],
+    indirect=["name"],
+)
+def test_a_tensor_of_another_shape_is_named(name, config, tensor):
+    shapes = SafetensorsFolder(CHECKPOINTS / name).shapes
+    first, *rest = shapes[tensor]
+    with pytest.raises(CheckpointError, match=rf"'{tensor}' of it has shape \[{first + 1}"):
+        read_sources(read_config(config, where="it"), {**shapes, tensor: (first + 1, *rest)}, where="it")
+
+
+def accepted(configs):
+    """The decoders that these configurations describe, apart from those that are refused."""
+    decoders = set()
+    for config in configs:
+        with contextlib.suppress(CheckpointError):
+            decoders.add(read_config(config, where="it"))
+    return decoders
+
+
+def flipped(config):
+    """For each key, and each key inside it, the configuration with other values in its place."""
+    found = {key: [{**config, key: other} for other in others(value)] for key, value in config.items()}
+    for key, value in config.items():
+        if isinstance(value, dict):
+            inside = flipped(value)
+            found |= {f"{key}.{inner}": [{**config, key: v} for v in inside[inner]] for inner in inside}
+    return found
+
+
+def others(value):
+    """Values of the same kind and of another one."""
+    if isinstance(value, bool):
+        return [not value, int(not value)]
+    if isinstance(value, int | float):
+        return [value + 1, value * 2, value / 2, str(value)]
+    if isinstance(value, str):
+        return [f"{value}_x", "silu", "gelu", 7]
+    if isinstance(value, list):
+        first = [[other, *value[1:]] for other in others(value[0])]
+        return first + [[*value[:-1], other] for other in others(value[-1])]
+    return [3, "other", {"other": 1}]
