@@ -18,6 +18,7 @@ UNUSED = {
     "qwen3": {"max_window_layers", "sliding_window"},
     "gemma2": {"hidden_act"},
     "phi3": {"original_max_position_embeddings"},
+    "gpt_neox_sequential": {"attention_probs_dropout_prob", "hidden_dropout_prob"},
     "granite": {"logits_scaling"},
     "smollm3": {"max_window_layers", "no_rope_layer_interval", "sliding_window", "use_sliding_window"},
     "smollm3_window": {"max_window_layers"},
