@@ -15,7 +15,7 @@ from enum import Enum
 class Embedding:
     """table[token], times `multiplier`, plus positions[position] where they are learned."""
 
-    multiplier: float | None = None
+    multiplier: float = 1.0
     """Rounded to the graph's precision before it is used, as transformers does."""
     learned_positions: bool = False
 
@@ -26,7 +26,7 @@ class Norm:
 
     epsilon: float
     centred: bool = False
-    """Layer norm: x less its mean takes the place of x, and a bias is added last."""
+    """Layer norm: x less its mean takes the place of x, and a bias is added last; weighted wide."""
     weight_offset: float = 0.0
     """Added to the stored weight, in float32."""
     weighted_wide: bool = False

@@ -22,7 +22,7 @@ def _embedding(w: OnnxWriter, checkpoint: Checkpoint) -> str:
     c = checkpoint.config.embedding
     table = w.weight("embed_tokens.weight", checkpoint.tensor("embed_tokens.weight"))
     x = w.op("Gather", "embed_tokens", table, "input_ids")
-    if c.multiplier is not None:
+    if c.multiplier != 1:
         x = w.op("Mul", "embed_tokens/multiplied", x, scalar(w, c.multiplier))
     if c.learned_positions:
         table = w.weight("embed_positions.weight", checkpoint.tensor("embed_positions.weight"))

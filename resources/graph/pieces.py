@@ -34,23 +34,24 @@ def norm(w: OnnxWriter, name: str, x: str, checkpoint: Checkpoint, kind: Norm) -
     return normalise(w, name, x, kind, checkpoint.tensor(f"{name}.weight"), bias)
 
 
-def normalise(w: OnnxWriter, name: str, x: str, kind: Norm, weight: np.ndarray, bias: np.ndarray | None) -> str:
+def normalise(w: OnnxWriter, name: str, x: str, kind: Norm, weights: np.ndarray, bias: np.ndarray | None) -> str:
     """`norm` with a weight and bias of any shape that broadcasts to that of `x`."""
-    wide = to_wide(w, f"{name}/wide", x)
+    state = to_wide(w, f"{name}/wide", x)
     if kind.centred:
-        wide = w.op("Sub", f"{name}/centred", wide, w.op("ReduceMean", f"{name}/centre", wide, axes=[-1], keepdims=1))
-    square = w.op("Pow", f"{name}/square", wide, float32(w, 2.0))
+        centre = w.op("ReduceMean", f"{name}/centre", state, axes=[-1], keepdims=1)
+        state = w.op("Sub", f"{name}/centred", state, centre)
+    square = w.op("Pow", f"{name}/square", state, float32(w, 2.0))
     mean = w.op("ReduceMean", f"{name}/mean", square, axes=[-1], keepdims=1)
     variance = w.op("Add", f"{name}/variance", mean, float32(w, kind.epsilon))
-    normed = w.op("Div", f"{name}/divided", wide, w.op("Sqrt", f"{name}/root", variance))
-    if kind.weight_offset:
-        weight = weight + np.float32(kind.weight_offset)
-    if not kind.weighted_wide:
+    normed = w.op("Div", f"{name}/divided", state, w.op("Sqrt", f"{name}/root", variance))
+    wide = kind.weighted_wide or kind.centred
+    if not wide:
         normed = to_precision(w, f"{name}/normed", normed)
-    last = w.op("Mul", f"{name}/weighted", normed, w.weight(f"{name}.weight", weight, wide=kind.weighted_wide))
+    weight = w.weight(f"{name}.weight", weights + np.float32(kind.weight_offset), wide=wide)
+    last = w.op("Mul", f"{name}/weighted", normed, weight)
     if bias is not None:
-        last = w.op("Add", f"{name}/biased", last, w.weight(f"{name}.bias", bias, wide=kind.weighted_wide))
-    return to_precision(w, name, last) if kind.weighted_wide else last
+        last = w.op("Add", f"{name}/biased", last, w.weight(f"{name}.bias", bias, wide=wide))
+    return to_precision(w, name, last) if wide else last
 
 
 def mlp(w: OnnxWriter, name: str, x: str, checkpoint: Checkpoint) -> str:

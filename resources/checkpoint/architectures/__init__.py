@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from resources.checkpoint.architectures import gpt_neox, granite, llama, olmo2, phi3, smollm3
+from resources.checkpoint.architectures import gemma, gpt2, gpt_neox, granite, llama, olmo2, phi3, qwen, smollm3
 from resources.checkpoint.architectures.architecture import UNREAD, Architecture, Source
 from resources.checkpoint.architectures.reader import ConfigReader
 from resources.checkpoint.config import DecoderConfig, tensor_specs
@@ -21,6 +21,11 @@ from resources.errors import CheckpointError
 ARCHITECTURES: dict[str, Architecture] = {
     "llama": llama.LLAMA,
     "mistral": llama.MISTRAL,
+    "qwen2": qwen.QWEN2,
+    "qwen3": qwen.QWEN3,
+    "gemma2": gemma.GEMMA2,
+    "gemma3_text": gemma.GEMMA3,
+    "gpt2": gpt2.GPT2,
     "phi3": phi3.PHI3,
     "gpt_neox": gpt_neox.GPT_NEOX,
     "olmo2": olmo2.OLMO2,

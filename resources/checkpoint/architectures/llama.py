@@ -5,7 +5,7 @@ As transformers' LlamaModel and MistralModel (5.24).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from resources.checkpoint.architectures.architecture import Architecture, Source, renamed
 from resources.checkpoint.architectures.reader import MOST_LAYERS, ConfigReader
@@ -61,13 +61,24 @@ def read_activation(reader: ConfigReader, key: str = "hidden_act", default: str 
     return ACTIVATIONS[name]
 
 
-def read_attention(reader: ConfigReader, *, bias: bool = False, output_bias: bool = False) -> Attention:
-    """Heads of the usual keys; scores are divided by the square root of the head's size."""
+def read_attention(
+    reader: ConfigReader,
+    *,
+    groups: int | None = None,
+    head_dim: int | None = None,
+    bias: bool = False,
+    output_bias: bool = False,
+) -> Attention:
+    """Heads of the usual keys; scores are divided by the square root of the head's size.
+
+    Where the configuration has no number of key-value heads or no head size, they are `groups` and `head_dim`, or
+    follow from the number of heads.
+    """
     hidden_size, heads = reader.integer("hidden_size"), reader.integer("num_attention_heads")
-    head_dim = reader.integer("head_dim", max(1, hidden_size // heads))
+    head_dim = reader.integer("head_dim", head_dim or max(1, hidden_size // heads))
     return Attention(
         heads=heads,
-        groups=reader.integer("num_key_value_heads", heads),
+        groups=reader.optional_integer("num_key_value_heads", groups) or heads,
         head_dim=head_dim,
         scale=head_dim**-0.5,
         input_bias=bias,
@@ -82,11 +93,22 @@ def read_layer_count(reader: ConfigReader, key: str = "num_hidden_layers") -> in
     return count
 
 
+def read_windows(
+    reader: ConfigReader, count: int, window: int | None, *, is_sliding: Callable[[int], bool]
+) -> tuple[int | None, ...]:
+    """The window of each layer: `window` where `layer_types`, or `is_sliding` without such a list, calls it sliding."""
+    kinds = reader.choices("layer_types", count, ("full_attention", "sliding_attention"))
+    sliding = [is_sliding(i) for i in range(count)] if kinds is None else [k == "sliding_attention" for k in kinds]
+    if window is None and any(sliding):
+        raise reader.refusal("layer_types", "full attention alone, where there is no sliding window")
+    return tuple(window if slides else None for slides in sliding)
+
+
 def read_one_rotary(reader: ConfigReader, *, head_dim: int, theta: float = THETA) -> Rotary:
     """The rotary settings of a family whose layers share them and turn whole heads."""
-    reader.only("partial_rotary_factor", 1.0, 1, None)
     settings = rotary_settings(reader)
-    settings.only("partial_rotary_factor", 1.0, 1, None)
+    for place in (reader, settings):
+        place.only("partial_rotary_factor", 1.0, 1, None)
     return read_rotary(
         settings,
         head_dim=head_dim,
@@ -100,12 +122,14 @@ def llama_like(
     *,
     attention: Attention,
     layers: tuple[Layer, ...],
+    activation: Activation | None = None,
     mlp_bias: bool = False,
     epsilon: float = 1e-6,
 ) -> DecoderConfig:
     """A decoder of Llama's shape: RMS norms before each block, a gated MLP, no positions but the rotary ones.
 
-    `epsilon` is that of the norms where the configuration has none.
+    `activation` is that of `hidden_act` unless it is given; `epsilon` is that of the norms where the configuration has
+    none.
     """
     return DecoderConfig(
         architecture=reader.text("model_type"),
@@ -116,7 +140,9 @@ def llama_like(
         layers=layers,
         attention=attention,
         mlp=Mlp(
-            intermediate_size=reader.integer("intermediate_size"), activation=read_activation(reader), bias=mlp_bias
+            intermediate_size=reader.integer("intermediate_size"),
+            activation=activation or read_activation(reader),
+            bias=mlp_bias,
         ),
         residual=Residual(norm=Norm(epsilon=reader.number("rms_norm_eps", epsilon))),
     )
@@ -131,7 +157,7 @@ def _read_llama(reader: ConfigReader) -> DecoderConfig:
 
 
 def _read_mistral(reader: ConfigReader) -> DecoderConfig:
-    attention = read_attention(reader)
+    attention = read_attention(reader, groups=8)
     layer = Layer(
         rotary=read_one_rotary(reader, head_dim=attention.head_dim),
         window=reader.optional_integer("sliding_window", 4096),

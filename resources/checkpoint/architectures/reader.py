@@ -74,10 +74,10 @@ class ConfigReader:
     def __contains__(self, key: str) -> bool:
         return key in self.values
 
-    def integer(self, key: str, default: int | _Missing = REQUIRED) -> int:
+    def integer(self, key: str, default: int | _Missing = REQUIRED, *, least: int = 1) -> int:
         found = self._take(key, default)
-        if type(found) is not int or found <= 0:
-            raise self.refusal(key, "a positive integer")
+        if type(found) is not int or found < least:
+            raise self.refusal(key, "a positive integer" if least == 1 else f"an integer of at least {least}")
         return found
 
     def number(self, key: str, default: float | _Missing = REQUIRED) -> float:
