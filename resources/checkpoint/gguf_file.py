@@ -34,8 +34,10 @@ class GgufFile:
     def value(self, key: str, kind: type[T]) -> T: ...
     @overload
     def value(self, key: str, kind: type[T], default: D) -> T | D: ...
-    def value(self, key: str, kind: type[T], default: Any = ...) -> Any:
-        """The metadata value of `key`, which must be of `kind` (a list for a GGUF array).
+    @overload
+    def value(self, key: str, kind: tuple[type, ...], default: Any = ...) -> Any: ...
+    def value(self, key: str, kind: Any, default: Any = ...) -> Any:
+        """The metadata value of `key`, which must be of `kind`, or of one of them (a list for a GGUF array).
 
         Without a default, a missing key is an error.
         """
@@ -48,9 +50,11 @@ class GgufFile:
         except UnicodeDecodeError as error:
             raise CheckpointError(f"{key!r} of {self.path} is not UTF-8: {error}") from error
         # bool is a subclass of int, and a flag where a number belongs is a defect.
-        if type(found) is not kind:
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        if type(found) not in kinds:
+            expected = " or ".join(k.__name__ for k in kinds)
             raise CheckpointError(
-                f"{key!r} of {self.path} is {str(found)[:80]!r}, a {type(found).__name__}; expected {kind.__name__}"
+                f"{key!r} of {self.path} is {str(found)[:80]!r}, a {type(found).__name__}; expected {expected}"
             )
         return found
 

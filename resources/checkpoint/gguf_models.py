@@ -1,7 +1,7 @@
 """A GGUF file in transformers' words: its metadata as a config.json, its tensors under transformers' names.
 
-Contract: a metadata key of the architecture that is not read here is an error, since it may change the mathematics
-(rotary scaling, sliding windows, experts). What llama.cpp's conversion did to a weight is undone. Keys are llama.cpp's.
+Contract: what the architecture files judge of a config.json they judge of a GGUF file too; a metadata key that is not
+taken here is an error. What llama.cpp's conversion did to a weight is undone.
 """
 
 from __future__ import annotations
@@ -13,27 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from resources.checkpoint.gguf_families import GGUF_FAMILIES, GgufFamily
 from resources.checkpoint.gguf_file import GgufFile
+from resources.checkpoint.gguf_metadata import GgufMetadata
+from resources.checkpoint.gguf_rotary import ROTARY_TENSORS, read_gguf_rotary
 from resources.errors import CheckpointError
 from resources.records import file_digest
-
-SUPPORTED_ARCHITECTURES = ("llama",)
-
-HARMLESS_PREFIXES = ("GGUF.", "general.", "tokenizer.", "quantize.")
-"""Metadata that says where a file comes from, or that the tokenizer reads and judges by itself."""
-
-_MODEL = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-_LAYER = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
 
 
 class GgufModel:
@@ -43,82 +28,101 @@ class GgufModel:
         self.path = path
         self.name = name or path.stem
         self.file = GgufFile(path)
-        self.config = _config(self.file)
-        self._stored = {_transformers_name(stored): stored for stored in self.file.shapes}
-        self.shapes = {name: self.file.shapes[stored] for name, stored in self._stored.items()}
+        self._family, self.config = _read(self.file)
+        self._stored = {_transformers_name(stored, self._family): stored for stored in self.file.shapes}
+        if self._family.rotary:
+            self._stored = {n: stored for n, stored in self._stored.items() if stored not in ROTARY_TENSORS}
+        self.shapes = {name: self._shape(stored) for name, stored in self._stored.items()}
 
     @cached_property
     def digest(self) -> str:
         """xxh3-128, hex, of the file's bytes."""
-        return file_digest(self.path)
+        try:
+            return file_digest(self.path)
+        except OSError as error:
+            raise CheckpointError(f"{self.path} cannot be read: {error.strerror}") from error
 
     def tensor(self, name: str) -> np.ndarray:
-        """float32, dequantised now."""
-        weight = self.file.tensor(self._stored[name])
-        if name.endswith("q_proj.weight"):
-            return _halves(weight, self.config["num_attention_heads"])
-        if name.endswith("k_proj.weight"):
-            return _halves(weight, self.config["num_key_value_heads"])
-        return weight
+        """The tensor `name` of `shapes`: float32, dequantised now and as it was before the conversion."""
+        stored = self._stored[name]
+        weight, family = self.file.tensor(stored), self._family
+        _, module, kind = _parts(stored)
+        if module in family.interleaved:
+            weight = _halves(
+                weight, self.config["num_attention_heads" if module == "attn_q" else "num_key_value_heads"]
+            )
+        if module in family.transposed and kind == "weight":
+            weight = weight.T
+        if family.norm_offset and module.endswith("norm"):
+            weight = weight - np.float32(family.norm_offset)
+        return np.ascontiguousarray(weight)
+
+    def _shape(self, stored: str) -> tuple[int, ...]:
+        shape = self.file.shapes[stored]
+        _, module, kind = _parts(stored)
+        return shape[::-1] if module in self._family.transposed and kind == "weight" else shape
 
 
-def _config(file: GgufFile) -> dict[str, Any]:
-    architecture = file.value("general.architecture", str)
-    if architecture not in SUPPORTED_ARCHITECTURES:
+def _read(file: GgufFile) -> tuple[GgufFamily, dict[str, Any]]:
+    metadata = GgufMetadata(file)
+    if metadata.architecture not in GGUF_FAMILIES:
         raise CheckpointError(
-            f"{file.path} holds the architecture {architecture!r}; supported: {', '.join(SUPPORTED_ARCHITECTURES)}"
+            f"{file.path} holds the architecture {metadata.architecture!r}; supported: {', '.join(GGUF_FAMILIES)}"
         )
     kind = file.value("general.type", str, "model")
     if kind != "model":
         raise CheckpointError(f"{file.path} holds a {kind!r}, not a model")
-    read: set[str] = set()
+    family = GGUF_FAMILIES[metadata.architecture]
+    config = family.finish(metadata, _shared_config(metadata, family))
+    metadata.finish()
+    return family, config
 
-    def key(name: str) -> str:
-        read.add(f"{architecture}.{name}")
-        return f"{architecture}.{name}"
 
-    hidden_size = file.value(key("embedding_length"), int)
-    heads = file.value(key("attention.head_count"), int)
-    head_dim = file.value(key("attention.key_length"), int, hidden_size // max(heads, 1))
-    config = {
-        "model_type": architecture,
+def _shared_config(m: GgufMetadata, family: GgufFamily) -> dict[str, Any]:
+    """What every family has, as llama.cpp reads it where a key is missing."""
+    hidden_size, heads = m.value("embedding_length", int), m.value("attention.head_count", int)
+    config: dict[str, Any] = {
+        "model_type": family.model_type,
+        "vocab_size": m.value("vocab_size", int, m.file.shapes.get("token_embd.weight", (0,))[0]),
         "hidden_size": hidden_size,
-        "intermediate_size": file.value(key("feed_forward_length"), int),
-        "num_hidden_layers": file.value(key("block_count"), int),
+        "intermediate_size": m.value("feed_forward_length", int),
+        "num_hidden_layers": m.value("block_count", int),
         "num_attention_heads": heads,
-        "num_key_value_heads": file.value(key("attention.head_count_kv"), int, heads),
-        "head_dim": head_dim,
-        "vocab_size": file.value(key("vocab_size"), int, file.shapes.get("token_embd.weight", (0,))[0]),
-        "max_position_embeddings": file.value(key("context_length"), int),
-        "rms_norm_eps": file.value(key("attention.layer_norm_rms_epsilon"), float),
-        "rope_theta": file.value(key("rope.freq_base"), float, 10000.0),
+        "num_key_value_heads": m.value("attention.head_count_kv", int, heads),
+        "max_position_embeddings": m.value("context_length", int),
     }
-    for name in ("attention.value_length", "rope.dimension_count"):
-        found = file.value(key(name), int, head_dim)
-        if found != head_dim:
-            raise CheckpointError(f"{key(name)!r} of {file.path} is {found}; only the head's {head_dim} is supported")
-    unknown = [k for k in file.keys if k not in read and not k.startswith(HARMLESS_PREFIXES)]
-    if unknown:
-        raise CheckpointError(
-            f"{file.path} sets {', '.join(map(repr, unknown))}, which may change the mathematics and is not handled"
-        )
+    # The architecture refuses a zero by name.
+    head_dim = m.value("attention.key_length", int, hidden_size // max(heads, 1))
+    m.only("attention.value_length", head_dim)
+    m.only("attention.causal", True)
+    config["head_dim"] = head_dim
+    if family.layer_norm:
+        config["layer_norm_eps"] = m.value("attention.layer_norm_epsilon", float)
+    else:
+        config["rms_norm_eps"] = m.value("attention.layer_norm_rms_epsilon", float)
+    if family.rotary:
+        config |= read_gguf_rotary(m, head_dim, config["max_position_embeddings"], partly=family.partly_rotary)
     return config
 
 
-def _transformers_name(stored: str) -> str:
+def _parts(stored: str) -> tuple[str | None, str, str]:
+    """(layer, module, weight or bias) of a tensor's name; empty where it is not of that form."""
+    found = re.fullmatch(r"(?:blk\.(\d+)\.)?(\w+)\.(\w+)", stored)
+    return (found[1], found[2], found[3]) if found else (None, "", "")
+
+
+def _transformers_name(stored: str, family: GgufFamily) -> str:
     """A tensor that transformers has no name for keeps its own."""
-    match = re.fullmatch(r"(?:blk\.(\d+)\.)?(\w+)\.(\w+)", stored)
-    index, module, kind = match.groups() if match else (None, "", "")
-    if index is None:
-        return f"{_MODEL[module]}.{kind}" if module in _MODEL else stored
-    return f"model.layers.{index}.{_LAYER[module]}.{kind}" if module in _LAYER else stored
+    layer, module, kind = _parts(stored)
+    if layer is None:
+        return f"{family.model[module]}.{kind}" if module in family.model else stored
+    return f"{family.prefix.format(layer)}{family.layer[module]}.{kind}" if module in family.layer else stored
 
 
 def _halves(weight: np.ndarray, heads: int) -> np.ndarray:
-    """Undoes the permutation that llama.cpp's conversion applies to the rows of q and k.
+    """Rows of each head: the first ones of all pairs, then the second ones, from pair after pair.
 
-    It stores the two halves of a head interleaved (rotary over neighbouring pairs); transformers rotates halves.
+    llama.cpp stores the two halves of a head interleaved (rotary over neighbours); transformers turns halves.
     """
-    rows, columns = weight.shape
-    pairs = weight.reshape(heads, rows // heads // 2, 2, columns)
-    return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(rows, columns)
+    pairs = weight.reshape(heads, -1, 2, *weight.shape[1:])
+    return pairs.swapaxes(1, 2).reshape(weight.shape)

@@ -1,11 +1,94 @@
 """A GGUF file's metadata and tensors in transformers' words; what is not handled is refused by name."""
 
+import dataclasses
+import json
+import shutil
+
 import numpy as np
 import pytest
 
 from resources.checkpoint import open_checkpoint
+from resources.checkpoint.architectures import ARCHITECTURES
+from resources.checkpoint.config import tensor_specs
+from resources.checkpoint.gguf_families import GGUF_FAMILIES
+from resources.checkpoint.safetensors_folder import SafetensorsFolder
 from resources.errors import CheckpointError
+from resources.graph import write_packed_graph
+from tests.checkpoint.architectures.references import CHECKPOINTS, Reference
+from tests.checkpoint.gguf_writing import write_gguf
+from tests.graph.running import Graph, relative_errors
 from tests.tiny import tiny_gguf
+
+LOST = {
+    "llama2": {},
+    "llama3": {},
+    "llama_biased": {},
+    "llama_linear": {},
+    "llama_yarn": {},
+    "mistral": {"sliding_window": None},
+    "qwen2": {},
+    "qwen2_window": {"use_sliding_window": False},
+    "qwen3": {},
+    "gemma2": {"query_pre_attn_scalar": 12},
+    "gemma3": {"query_pre_attn_scalar": 12},
+    "gpt2": {},
+    "phi3": {},
+    "phi3_longrope": {},
+    "olmo2": {},
+    "granite": {},
+    "smollm3": {},
+}
+"""Checkpoints, each with the settings that a GGUF file of it has no words for, as they come back from one."""
+
+
+@pytest.fixture(scope="module", params=LOST)
+def pair(request, tmp_path_factory):
+    """(name, a checkpoint's folder, a GGUF file converted from it)."""
+    path = tmp_path_factory.mktemp("pair")
+    folder = shutil.copytree(CHECKPOINTS / request.param, path / "folder")
+    config = json.loads((folder / "config.json").read_text()) | LOST[request.param]
+    (folder / "config.json").write_text(json.dumps(config))
+    return request.param, folder, write_gguf(SafetensorsFolder(folder), path / "converted.gguf")
+
+
+def test_a_converted_file_is_the_model_that_it_was_converted_from(pair):
+    _, folder, path = pair
+    ours, theirs = open_checkpoint(str(path)), open_checkpoint(str(folder))
+    assert tensor_specs(ours.config) == tensor_specs(theirs.config)
+    for spec in tensor_specs(ours.config):
+        np.testing.assert_allclose(ours.tensor(spec.name), theirs.tensor(spec.name), rtol=0, atol=2e-7)
+    found, expected = (dict(leaves(dataclasses.asdict(c.config))) for c in (ours, theirs))
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        if isinstance(value, float):
+            assert found[name] == pytest.approx(value, rel=2e-7), name
+        elif name != ".architecture":
+            assert found[name] == value, name
+
+
+def leaves(value, name=""):
+    """Every value inside of nested dictionaries and sequences, with the way to it."""
+    if isinstance(value, dict | list | tuple):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, inner in items:
+            yield from leaves(inner, f"{name}.{key}")
+    else:
+        yield name, value
+
+
+def test_a_converted_file_gives_the_same_vectors(pair, tmp_path):
+    name, folder, path = pair
+    sequences = Reference.read(name).up_to(128).sequences
+    vectors = []
+    for kind, source in (("folder", folder), ("gguf", path)):
+        write_packed_graph(open_checkpoint(str(source)), tmp_path / f"{kind}.onnx")
+        vectors.append(Graph(tmp_path / f"{kind}.onnx")(sequences))
+    assert relative_errors(vectors[1], vectors[0]).max() <= 1e-5
+
+
+def test_every_family_of_gguf_is_tried():
+    types = {json.loads((CHECKPOINTS / name / "config.json").read_text())["model_type"] for name in LOST}
+    assert {family.model_type for family in GGUF_FAMILIES.values()} == (types - {"mistral"}) & ARCHITECTURES.keys()
 
 
 def test_the_fields_are_read(tmp_path):
@@ -27,11 +110,22 @@ def test_an_optional_key_has_the_default_of_llama_cpp(tmp_path, without):
     assert open_checkpoint(str(path)).config == open_checkpoint(str(whole)).config
 
 
+YARN = {
+    "llama.rope.scaling.type": "yarn",
+    "llama.rope.scaling.factor": np.float32(2),
+    "llama.rope.scaling.original_context_length": np.uint32(256),
+}
+
+
 @pytest.mark.parametrize(("metadata", "sentence"), [
-    ({"general.architecture": "gemma2"}, "architecture 'gemma2'; supported: llama"),
+    ({"general.architecture": "mamba"}, "architecture 'mamba'; supported: llama, qwen2"),
     ({"general.type": "adapter"}, "holds a 'adapter', not a model"),
-    ({"llama.rope.scaling.type": "yarn"}, r"'llama\.rope\.scaling\.type'"),
-    ({"llama.rope.scaling.factor": np.float32(8)}, r"'llama\.rope\.scaling\.factor'"),
+    ({"llama.rope.scaling.type": "yarn"}, r"no 'llama\.rope\.scaling\.factor', which is needed"),
+    ({"llama.rope.scaling.type": "cubic"}, r"'llama\.rope\.scaling\.type' .* is 'cubic'"),
+    ({"llama.rope.scaling.type": "longrope"}, r"'llama\.rope\.scaling\.type' .* is 'longrope'"),
+    ({"llama.rope.scale_linear": np.float32(8)}, r"'llama\.rope\.scale_linear'"),
+    (YARN | {"llama.rope.scaling.yarn_attn_factor": np.float32(2)}, r"yarn_attn_factor' .* is 2\.0; only 1\.0"),
+    (YARN | {"llama.rope.scaling.yarn_log_multiplier": np.float32(2)}, r"'llama\.rope\.scaling\.yarn_log_multiplier'"),
     ({"llama.attention.sliding_window": np.uint32(64)}, r"'llama\.attention\.sliding_window'"),
     ({"llama.expert_count": np.uint32(8)}, r"'llama\.expert_count'"),
     ({"llama.attention.causal": False}, r"'llama\.attention\.causal'"),
@@ -85,7 +179,7 @@ def test_a_missing_tensor_is_named(tmp_path, missing, name):
 @pytest.mark.parametrize(("name", "named"), [
     ("blk.0.attn_q.bias", r"model\.layers\.0\.self_attn\.q_proj\.bias"),
     ("blk.1.attn_q_norm.weight", r"blk\.1\.attn_q_norm\.weight"),
-    ("rope_freqs.weight", r"rope_freqs\.weight"),
+    ("rope_freqs.bias", r"rope_freqs\.bias"),
 ])  # fmt: skip
 def test_a_tensor_that_llama_has_no_use_for_is_refused(tmp_path, name, named):
     path = tiny_gguf(tmp_path / "m.gguf", tensors={name: np.ones(16, dtype=np.float32)})

@@ -149,7 +149,8 @@ def _longrope(given: _Given) -> Rotary:
     return Rotary(
         inverse_frequencies=short,
         attention_factor=settings.number("attention_factor", default),
-        long=LongRotary(beyond=original, inverse_frequencies=long),
+        # No sequence is longer than max_positions.
+        long=LongRotary(beyond=original, inverse_frequencies=long) if original < given.max_positions else None,
     )
 
 
