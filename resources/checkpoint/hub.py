@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from resources.checkpoint.safetensors_folder import CONFIG, INDEX, SINGLE, read_json
+from resources.checkpoint.tokenizer import TOKENIZER_FILE
+from resources.checkpoint.tokenizer_folder import CONFIG_FILE, FILES
 from resources.errors import CheckpointError
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+TOKENIZER_FILES = (TOKENIZER_FILE, CONFIG_FILE)
 """Without these, what the cache holds is not whole."""
 
-SMALL_FILES = (
-    *(CONFIG, INDEX, *TOKENIZER_FILES, "special_tokens_map.json", "added_tokens.json"),
-    *("tokenizer.model", "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json"),
-)
+SMALL_FILES = (CONFIG, INDEX, *FILES)
+"""All that is fetched but weights."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,12 @@ import numpy as np
 from resources.checkpoint.architectures import read_config, read_sources
 from resources.checkpoint.config import DecoderConfig
 from resources.checkpoint.gguf_models import GgufModel
-from resources.checkpoint.tokenizer import Tokenizer, TokenizerPolicy
+from resources.checkpoint.hub import fetch, parse_hub_id
+from resources.checkpoint.policy import TokenizerPolicy
+from resources.checkpoint.safetensors_folder import SafetensorsFolder
+from resources.checkpoint.source import TensorSource
+from resources.checkpoint.tokenizer import Tokenizer
+from resources.checkpoint.tokenizer_folder import load_folder_tokenizer
 from resources.checkpoint.tokenizer_gguf import load_gguf_tokenizer
 from resources.errors import CheckpointError
 
@@ -24,30 +29,40 @@ HEADS = ("lm_head.weight", "embed_out.weight")
 
 
 def open_checkpoint(spec: str) -> Checkpoint:
-    """Opens `DEFAULT_CHECKPOINT` or the path of a .gguf file; anything else is a CheckpointError."""
+    """Opens `DEFAULT_CHECKPOINT`, a folder as transformers saves it, a .gguf file, or a hub id `owner/name[@revision]`.
+
+    What is there on disk comes before a hub id, and one that is in the local hub cache is opened without a network.
+    Anything else, and whatever of it is not supported, is a CheckpointError.
+    """
     if spec == DEFAULT_CHECKPOINT:
-        return Checkpoint(_default_file(), name=spec)
+        return Checkpoint(GgufModel(_default_file(), name=spec))
     path = Path(spec).expanduser()
-    if path.suffix != ".gguf":
+    if spec and path.is_dir():
+        return Checkpoint(SafetensorsFolder(path))
+    if path.suffix == ".gguf":
+        return Checkpoint(GgufModel(path))
+    hub_id = parse_hub_id(spec)
+    if hub_id is None or path.exists():
         raise CheckpointError(
-            f"{spec!r} is no checkpoint that can be opened; name {DEFAULT_CHECKPOINT!r} or the path of a .gguf file"
+            f"{spec!r} is no checkpoint that can be opened; name {DEFAULT_CHECKPOINT!r}, the path of a folder with "
+            "config.json and safetensors files or of a .gguf file, or a hub id like 'owner/name'"
         )
-    return Checkpoint(path, name=path.stem)
+    return Checkpoint(SafetensorsFolder(fetch(hub_id), name=spec))
 
 
 class Checkpoint:
-    """A model on disk. Weights are read from the mapped file when asked for, and not kept."""
+    """A model on disk. Weights are read when asked for, and not kept."""
 
-    def __init__(self, path: Path, *, name: str) -> None:
-        self.name = name
-        self.path = path
-        self._source = GgufModel(path)
-        self.config: DecoderConfig = read_config(self._source.config, where=str(path))
-        self._sources = read_sources(self.config, self._source.shapes, where=str(path))
+    def __init__(self, source: TensorSource) -> None:
+        self.name = source.name
+        self.path = source.path
+        self.config: DecoderConfig = read_config(source.config, where=str(source.path))
+        self._source = source
+        self._sources = read_sources(self.config, source.shapes, where=str(source.path))
 
     @property
     def digest(self) -> str:
-        """xxh3-128 of the file's bytes, hex."""
+        """xxh3-128, hex, of the bytes that decide the numbers: of the .gguf file, or of config.json and the weights."""
         return self._source.digest
 
     def tensor(self, name: str) -> np.ndarray:
@@ -67,10 +82,14 @@ class Checkpoint:
 
     def tokenizer(self, policy: TokenizerPolicy) -> Tokenizer:
         """The checkpoint's tokenizer under `policy`; what the policy leaves open is as the checkpoint says."""
-        tokenizer = load_gguf_tokenizer(self._source.file, policy)
+        if isinstance(self._source, GgufModel):
+            tokenizer = load_gguf_tokenizer(self._source.file, policy)
+        else:
+            tokenizer = load_folder_tokenizer(self.path, policy)
         if tokenizer.vocab_size > self.config.vocab_size:
             raise CheckpointError(
-                f"{self.name} has {tokenizer.vocab_size} tokens and an embedding of {self.config.vocab_size} rows"
+                f"{self.name} has {tokenizer.vocab_size} tokens and an embedding of {self.config.vocab_size} rows; its "
+                "tokenizer is another model's"
             )
         return tokenizer
 

@@ -1,14 +1,19 @@
 """Names and paths in, weights in transformers' layout out."""
 
 import importlib.util
+import shutil
 
 import gguf
+import huggingface_hub.constants
 import numpy as np
 import pytest
 import xxhash
 
-from resources.checkpoint import open_checkpoint
+from resources.checkpoint import TokenizerPolicy, open_checkpoint
+from resources.checkpoint.config import tensor_specs
+from resources.checkpoint.safetensors_folder import SafetensorsFolder
 from resources.errors import CheckpointError
+from tests.checkpoint.architectures.references import CHECKPOINTS
 from tests.tiny import tiny_gguf
 
 
@@ -17,10 +22,18 @@ def path(tmp_path_factory):
     return tiny_gguf(tmp_path_factory.mktemp("open") / "tiny.gguf", kv_heads=2)
 
 
-@pytest.mark.parametrize("spec", ["", "gpt2", "model.safetensors", "org/name", "smollm2"])
+@pytest.mark.parametrize("spec", ["", "gpt2", "weights/model.safetensors/x", "smollm2", "./org/name", "org/na me"])
 def test_a_spec_that_is_not_supported_is_told_what_is(spec):
-    with pytest.raises(CheckpointError, match=r"name 'smollm2-135m-instruct' or the path of a \.gguf file"):
+    with pytest.raises(CheckpointError, match=r"name 'smollm2-135m-instruct', the path of a folder .* or a hub id"):
         open_checkpoint(spec)
+
+
+def test_a_file_that_is_no_gguf_file_is_not_looked_for_on_the_hub(tmp_path, monkeypatch):
+    (tmp_path / "org").mkdir()
+    (tmp_path / "org" / "name").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError, match="'org/name' is no checkpoint that can be opened"):
+        open_checkpoint("org/name")
 
 
 def test_without_its_package_the_default_checkpoint_names_the_command(monkeypatch):
@@ -33,6 +46,43 @@ def test_a_checkpoint_is_named_after_its_file_and_digested_whole(path):
     checkpoint = open_checkpoint(str(path))
     assert checkpoint.name == "tiny"
     assert checkpoint.digest == xxhash.xxh3_128_hexdigest(path.read_bytes())
+
+
+def test_a_folder_gives_its_weights_and_its_own_tokenizer(tmp_path):
+    folder = tmp_path / "small"
+    shutil.copytree(CHECKPOINTS / "llama2", folder)
+    checkpoint = open_checkpoint(str(folder))
+    assert (checkpoint.name, checkpoint.path, checkpoint.config.vocab_size) == ("small", folder, 160)
+    assert checkpoint.digest == SafetensorsFolder(folder).digest
+    assert {spec.name: checkpoint.tensor(spec.name).shape for spec in tensor_specs(checkpoint.config)} == {
+        spec.name: spec.shape for spec in tensor_specs(checkpoint.config)
+    }
+    with pytest.raises(CheckpointError, match=r"has no tokenizer\.json"):
+        checkpoint.tokenizer(TokenizerPolicy())
+
+
+def test_a_tokenizer_with_more_tokens_than_the_embedding_has_rows_is_refused(tmp_path, path):
+    shutil.copytree(CHECKPOINTS / "llama2", tmp_path / "small")
+    open_checkpoint(str(path)).tokenizer(TokenizerPolicy()).save(tmp_path / "small")
+    with pytest.raises(CheckpointError, match="small has 273 tokens and an embedding of 160 rows"):
+        open_checkpoint(str(tmp_path / "small")).tokenizer(TokenizerPolicy())
+
+
+def test_a_model_in_the_hub_cache_is_opened_by_its_id(tmp_path, monkeypatch):
+    commit = "1f" * 20
+    cached = tmp_path / "models--owner--small"
+    shutil.copytree(CHECKPOINTS / "qwen2", cached / "snapshots" / commit)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (cached / "snapshots" / commit / name).write_text("{}")
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text(commit)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    for spec in ("owner/small", f"owner/small@{commit}"):
+        checkpoint = open_checkpoint(spec)
+        assert (checkpoint.name, checkpoint.config.architecture) == (spec, "qwen2")
+    with pytest.raises(CheckpointError, match="owner/small@v2 is not whole in the local hub cache"):
+        open_checkpoint("owner/small@v2")
 
 
 def test_weights_have_canonical_names_and_transformers_shapes(path):
