@@ -2,7 +2,6 @@
 
 import random
 
-import gguf
 import numpy as np
 import pytest
 
@@ -78,24 +77,3 @@ def test_a_length_past_the_end_is_refused_at_once(whole, tmp_path):
 def test_a_value_of_the_wrong_kind_is_named(whole, key, kind, sentence):
     with pytest.raises(CheckpointError, match=sentence):
         GgufFile(whole).value(key, kind)
-
-
-@pytest.mark.parametrize(("kind", "worst"), [
-    (gguf.GGMLQuantizationType.F16, 1e-3),
-    (gguf.GGMLQuantizationType.BF16, 1e-2),
-    (gguf.GGMLQuantizationType.Q8_0, 0.02),
-    (gguf.GGMLQuantizationType.Q4_0, 0.5),
-    (gguf.GGMLQuantizationType.Q4_1, 0.3),
-])  # fmt: skip
-def test_tensors_come_out_as_float32_of_their_own_shape(tmp_path, kind, worst):
-    weight = np.random.default_rng(0).standard_normal((6, 64)).astype(np.float32)
-    writer = gguf.GGUFWriter(tmp_path / "one.gguf", "llama")
-    writer.add_tensor("t", gguf.quantize(weight, kind), raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    file = GgufFile(tmp_path / "one.gguf")
-    read = file.tensor("t")
-    assert (read.dtype, read.shape, file.shapes) == (np.float32, (6, 64), {"t": (6, 64)})
-    assert np.abs(read - weight).max() <= worst
