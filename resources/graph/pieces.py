@@ -40,7 +40,11 @@ def normalise(w: OnnxWriter, name: str, x: str, kind: Norm, weights: np.ndarray,
     if kind.centred:
         centre = w.op("ReduceMean", f"{name}/centre", state, axes=[-1], keepdims=1)
         state = w.op("Sub", f"{name}/centred", state, centre)
-    square = w.op("Pow", f"{name}/square", state, float32(w, 2.0))
+    if kind.centred and w.precision != np.float32:
+        # ONNX Runtime 1.32 fuses a layer norm that squares by Pow, and here the fused node has types that it refuses.
+        square = w.op("Mul", f"{name}/square", state, state)
+    else:
+        square = w.op("Pow", f"{name}/square", state, float32(w, 2.0))
     mean = w.op("ReduceMean", f"{name}/mean", square, axes=[-1], keepdims=1)
     variance = w.op("Add", f"{name}/variance", mean, float32(w, kind.epsilon))
     normed = w.op("Div", f"{name}/divided", state, w.op("Sqrt", f"{name}/root", variance))

@@ -10,7 +10,7 @@ from resources.checkpoint import open_checkpoint
 from resources.checkpoint.architectures import ARCHITECTURES
 from resources.graph import write_packed_graph
 from tests.checkpoint.architectures.references import CHECKPOINTS, NAMES, Reference, read_values
-from tests.graph.running import Graph, relative_errors
+from tests.graph.running import Graph, cosines, relative_errors
 
 TOLERANCE = 2e-5
 """Five times narrower than what is promised: gelu in place of its tanh form is off by 1.5e-4."""
@@ -30,6 +30,17 @@ def test_each_vector_is_that_of_transformers_alone_and_in_company(name, tmp_path
     together = np.empty_like(reference.vectors)
     together[order] = graph([reference.sequences[i] for i in order])
     assert relative_errors(together, reference.vectors).max() <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_float16_is_within_its_rounding(name, tmp_path):
+    checkpoint = open_checkpoint(str(CHECKPOINTS / name))
+    write_packed_graph(checkpoint, tmp_path / "packed.onnx", precision="float16")
+    reference = Reference.read(name).up_to(checkpoint.config.max_position_embeddings)
+    vectors = Graph(tmp_path / "packed.onnx")(reference.sequences)
+    assert vectors.dtype == np.float16
+    assert relative_errors(vectors, reference.vectors).max() <= 2e-2
+    assert cosines(vectors, reference.vectors).min() >= 0.9999
 
 
 def test_every_family_has_a_checkpoint():
