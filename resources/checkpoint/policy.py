@@ -40,9 +40,12 @@ class TokenizerPolicy:
         for name, value, known in (("over_long", self.over_long, OverLong), ("chat", self.chat, Chat)):
             if value not in get_args(known):
                 raise ConfigurationError(f"{name} is {value!r}; expected one of {list(get_args(known))}")
-        if self.max_tokens < 1 + bool(self.add_bos) + bool(self.add_eos):
+        # A template may write a BOS of its own.
+        first = self.add_bos or self.chat != "none"
+        if self.max_tokens < 1 + bool(first) + bool(self.add_eos):
             raise ConfigurationError(f"max_tokens is {self.max_tokens}, which leaves no room for a token of the text")
-        if self.chat == "none" and (self.chat_date is not None or self.variables):
+        variables = self.variables
+        if self.chat == "none" and (self.chat_date is not None or variables):
             raise ConfigurationError("chat_date or chat_variables is set, and chat is 'none'; set chat too")
         if self.chat != "none" and self.over_long == "truncate_right":
             raise ConfigurationError(
