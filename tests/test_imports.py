@@ -13,10 +13,10 @@ ROOT = Path(__file__).parents[1]
 FLOORS = (
     {"fabric_assets"},
     {"resources.extraction_engine", "resources.model"},
-    {"resources.extraction"},
+    {"resources.extraction", "resources.report"},
     {"resources.proof"},
     {"resources.engine"},
-    {"resources.graph", "resources.work_items", "resources.probe_files", "io_managers"},
+    {"resources.graph", "resources.reference_decoder", "resources.work_items", "resources.probe_files", "io_managers"},
     {"resources.checkpoint", "resources.packing", "resources.external_sort"},
     {"resources.records"},
     {"resources.errors"},

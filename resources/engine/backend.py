@@ -130,7 +130,7 @@ class Engine:
         if self._running is not None:
             self._finish()
         self._backend.use_profile(self._holding(batch) if profile is None else profile)
-        arrays = {b.tensor.name: _array(b, batch) for b in self._inputs}
+        arrays = {b.tensor.name: b.array(batch) for b in self._inputs}
         for name, array in arrays.items():
             self._backend.set_shape(name, array.shape)
         self._backend.set_shape(self._output, (batch.n_sequences, self.config.hidden_size))
@@ -187,10 +187,3 @@ class Engine:
             f"a batch of {batch.n_sequences} sequences, {batch.n_tokens} tokens, the longest {longest}, is beyond the "
             f"engine's limits: {profiles}; plan batches with resources.packing.plan and the engine's own limits"
         )
-
-
-def _array(binding: Binding, batch: PackedBatch) -> np.ndarray:
-    """What fills an input in this batch."""
-    if binding.values is not None:
-        return binding.values(batch)
-    return np.full(binding.maximum, binding.constant, dtype=np.int64)

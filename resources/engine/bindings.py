@@ -67,6 +67,12 @@ class Binding:
     constant: int | None = None
     """What fills a static input."""
 
+    def array(self, batch: PackedBatch) -> np.ndarray:
+        """What fills this input in `batch`, before it is cast to the tensor's own dtype."""
+        if self.values is not None:
+            return self.values(batch)
+        return np.full(self.maximum, self.constant, dtype=np.int64)
+
 
 def classify(tensors: Iterable[TensorInfo], config: EngineConfig) -> tuple[Binding, ...]:
     """A binding for every tensor; one that is not known by name is an `EngineError` that names it."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from resources.proof.proven import ProvenEngine
+from resources.proof.validation import Clause, SampleCheck
 from resources.proof.vectors import decode, distances
 
 
@@ -44,16 +45,6 @@ class CanaryBatch:
     """The greatest relative distance, ||a - b|| / max(||a||, ||b||), of a vector to the registered one."""
 
 
-@dataclass(frozen=True)
-class Clause:
-    """One clause, with what was seen and what was expected."""
-
-    name: str
-    passed: bool
-    seen: str
-    expected: str
-
-
 def check_contract(
     engine: ProvenEngine, work: WorkDescription, canary: CanaryBatch | None = None
 ) -> tuple[Clause, ...]:
@@ -75,6 +66,7 @@ def check_contract(
             f"checksum moved by {moved:.3g} %",
             f"at least {required:g} %",
         ),
+        _batch_invariance(report.samples),
         _equal("hidden size", engine.hidden_size, work.hidden_size),
         _equal("dtype", engine.dtype, work.dtype),
         _at_least("vocabulary", engine.config.vocab_size, work.vocab_size),
@@ -85,6 +77,14 @@ def check_contract(
         _equal("model key", engine.model_key, work.model_key),
         _canary(engine, canary),
     )
+
+
+def _batch_invariance(samples: SampleCheck | None) -> Clause:
+    name = "batch invariance"
+    if samples is None:
+        return Clause(name, passed=False, seen="not measured", expected="sample probes alone and in a full pack")
+    apart = max(p.apart for p in samples.probes)
+    return Clause(name, apart <= samples.tolerance, f"at most {apart:.2g} apart", f"within {samples.tolerance:g}")
 
 
 def _canary(engine: ProvenEngine, canary: CanaryBatch | None) -> Clause:

@@ -47,8 +47,7 @@ def detect(run: Run, tokens: Tokens, dtype: str, *, seed: int) -> Detection:
             return _refused(
                 trials,
                 "non-finite",
-                f"{trial.non_finite} elements of the micro-batch's vectors are not finite; expected none; "
-                "build the engine in a wider precision, or check its weights",
+                f"{trial.non_finite} elements of the micro-batch's vectors are not finite",
             )
         if zero:
             return _refused(

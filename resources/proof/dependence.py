@@ -122,6 +122,11 @@ class _Tally:
             least_movement=float(greatest[change.must_move].min()) if change.must_move.any() else None,
             must_stay=int(change.must_stay.sum()),
             greatest_stay=float(greatest[change.must_stay].max()) if change.must_stay.any() else None,
+            expected=tuple(
+                "move" if move else "stay" if stay else "either"
+                for move, stay in zip(change.must_move, change.must_stay, strict=True)
+                if self.n <= SHOWN_SEQUENCES
+            ),
             exchanges=tuple(
                 Exchange(
                     int(before[change.positions[0]]),
@@ -183,10 +188,7 @@ _Refusal = tuple[str | None, str | None]
 def _unusable(outputs: list[Vectors], layout: Layout, dtype: str) -> _Refusal:
     non_finite = sum(v.non_finite for v in outputs)
     if non_finite:
-        return "non-finite", (
-            f"at the {layout.name} shape {non_finite} elements are not finite; expected none; "
-            "build the engine in a wider precision, or check its weights"
-        )
+        return "non-finite", f"at the {layout.name} shape {non_finite} elements are not finite"
     ceiling = NOISE_CEILING * ROUNDING[dtype]
     noise = float(distances(outputs[0].values, outputs[-1].values).max()) if layout.repeat else 0.0
     if noise > ceiling:

@@ -20,6 +20,9 @@ from resources.records import GatherConvention
 TOLERANCE = 1 / 16
 """Relative distance. Half-precision engines were seen 0.003 from float32 (shared notes, tensorrt.md)."""
 
+SHOWN = 201
+"""Values that stand for a distribution."""
+
 ALONE = 2
 """Sequences that are run in a batch of their own: the last ones, which lie farthest from the start."""
 
@@ -31,16 +34,25 @@ def check_placement(run: Run, layout: Layout, tokens: Tokens, convention: Gather
     base = run(pack(sequences, convention)).values
     mirrored = run(pack(sequences[::-1], convention)).values[::-1]
     alone = np.concatenate([run(pack([s], convention)).values for s in sequences[-ALONE:]])
-    by_order = float(distances(base, mirrored).max())
+    apart = distances(base, mirrored)
+    by_order = float(apart.max())
     by_company = float(distances(base[-ALONE:], alone).max())
-    if max(by_order, by_company) <= TOLERANCE:
-        return Placement(TOLERANCE, by_order, by_company, reason=None, sentence=None)
+    holds = max(by_order, by_company) <= TOLERANCE
     return Placement(
         TOLERANCE,
         by_order,
         by_company,
-        reason="depends-on-placement",
-        sentence=f"a sequence's vector differs by {by_order:.2g} when the batch is reversed and by {by_company:.2g} "
+        distances=_spread(apart),
+        norms=_spread(np.linalg.norm(base.astype(np.float64), axis=1)),
+        reason=None if holds else "depends-on-placement",
+        sentence=None
+        if holds
+        else f"a sequence's vector differs by {by_order:.2g} when the batch is reversed and by {by_company:.2g} "
         f"when it is alone; expected at most {TOLERANCE:.2g}: the vector depends on where in the pack the sequence "
         "lies; build an engine that takes positions from position_ids and keeps the sequences of a pack apart",
     )
+
+
+def _spread(values: np.ndarray) -> tuple[float, ...]:
+    """The values in order; of more than `SHOWN` the quantiles, least and greatest among them."""
+    return tuple(float(v) for v in np.quantile(values, np.linspace(0, 1, min(len(values), SHOWN))))

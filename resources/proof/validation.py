@@ -7,6 +7,7 @@ Contract: frozen and complete, proved or refused; `to_json` loses nothing. Dista
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from resources.records import Limits
@@ -22,6 +23,32 @@ class BindingEvidence:
     dtype: str
     shape: tuple[int, ...]
     maximum: tuple[int, ...]
+    bytes: int
+    """Of its buffer, at the maximum shape."""
+
+
+@dataclass(frozen=True)
+class LayerState:
+    """What one layer of the graph computed, over every token of a batch."""
+
+    name: str
+    elements: int
+    non_finite: int
+    """Infinities and NaN, as elements."""
+    greatest: float
+    """The greatest finite magnitude."""
+
+
+@dataclass(frozen=True)
+class StateCheck:
+    """Whether the states inside the engine stay within the range of its dtype, on the sample probes."""
+
+    largest: float
+    """The largest number of the dtype."""
+    layers: tuple[LayerState, ...]
+    """In the order of the graph."""
+    reason: str | None
+    sentence: str | None
 
 
 @dataclass(frozen=True)
@@ -120,6 +147,8 @@ class Experiment:
     """How many vectors must, in every trial."""
     greatest_stay: float | None
     """The most that one of those moved, in noise floors."""
+    expected: tuple[str, ...]
+    """"move", "stay" or "either" for each vector of a batch small enough to show whole; else empty."""
     exchanges: tuple[Exchange, ...]
     wrong: tuple[VectorMovement, ...]
     """The first few, if any."""
@@ -150,8 +179,114 @@ class Placement:
     """The greatest distance of a vector to the same sequence's in the reversed batch."""
     alone: float
     """The greatest distance of a vector to the same sequence's in a batch of its own, of those tried."""
+    distances: tuple[float, ...]
+    """Ascending: of each vector to the same sequence's in the reversed batch. Of many, evenly spaced quantiles."""
+    norms: tuple[float, ...]
+    """Ascending: of each vector. Of many, evenly spaced quantiles."""
     reason: str | None
     sentence: str | None
+
+
+@dataclass(frozen=True)
+class SampleToken:
+    """One token of a sample probe."""
+
+    token_id: int
+    text: str
+    moved: float
+    """How far the probe's vector moved when this token alone was exchanged, as a relative distance."""
+
+
+@dataclass(frozen=True)
+class SampleProbe:
+    """A fixed text, as this engine's tokenizer and policy make tokens of it, and its vector."""
+
+    text: str
+    tokens: tuple[SampleToken, ...]
+    gathered: int
+    """The place among them of the token whose state the vector is."""
+    cut: bool
+    """Only the beginning of the text fits the engine."""
+    norm: float
+    """Of the vector."""
+    apart: float
+    """Distance of the vector of the probe alone to its vector in a full pack."""
+
+
+@dataclass(frozen=True)
+class SampleCheck:
+    """The sample probes, each alone and in a full pack: what may be expected of two vectors of one text."""
+
+    probes: tuple[SampleProbe, ...]
+    n_sequences: int
+    """Of the full pack."""
+    n_tokens: int
+    tolerance: float
+    """The most that two vectors of one token sequence in one table may be apart, whatever they were packed with."""
+    reason: str | None
+    sentence: str | None
+
+
+@dataclass(frozen=True)
+class NextToken:
+    """A token that may come next, with its logit by the reference and by the engine's vector."""
+
+    token_id: int
+    text: str
+    reference: float
+    engine: float
+
+
+@dataclass(frozen=True)
+class HeadSample:
+    """The language-model head applied to two vectors of one sample probe: the reference's and the engine's."""
+
+    text: str
+    next_tokens: tuple[NextToken, ...]
+    """The first few, by the reference."""
+    engine_top: int
+    """The token id with the engine's greatest logit."""
+    distance: float
+    """Of the engine's vector to the reference's."""
+    greatest_difference: float
+    """Of any token's two logits."""
+    logit_range: float
+    """Greatest less least of the reference's logits."""
+
+
+@dataclass(frozen=True)
+class HeadCheck:
+    """Whether the engine's vectors are the checkpoint's: against a float64 forward pass that shares no code with it."""
+
+    checkpoint_digest: str
+    tolerance: float
+    """The most that a vector may be from the reference's, as a relative distance."""
+    samples: tuple[HeadSample, ...]
+    reason: str | None
+    sentence: str | None
+
+
+@dataclass(frozen=True)
+class Clause:
+    """One clause of a consumer's contract, with what was seen and what was expected."""
+
+    name: str
+    passed: bool
+    seen: str
+    expected: str
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What the engine was built from and what it runs with."""
+
+    tokenizer_id: str
+    checkpoint_digest: str
+    """Empty for a foreign engine, as is the graph version."""
+    graph_version: str
+    built_with: Mapping[str, str]
+    runs_with: Mapping[str, str]
+    tokenizer_policy: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -166,7 +301,7 @@ class ValidationReport:
     """A short, stable code: "proved"; found before running "key-value-cache", "changed-files", "limits-too-small",
     "unknown-tensor", "unfit-tensor"; found by running "failed-to-run", "non-finite", "noisy", "all-zero", "ambiguous",
     "not-consistent", "ignores-input", "ignores-order", "unprovable", "inconclusive", "wrong-dependence",
-    "depends-on-placement"."""
+    "depends-on-placement"; found by comparing "not-the-checkpoint"."""
     sentence: str
     """The same for a person: what was seen, what was expected, what to do."""
     convention: str | None
@@ -176,13 +311,22 @@ class ValidationReport:
     dtype: str
     limits: Limits
     kv_cache_type: str | None
+    origin: Origin
     bindings: tuple[BindingEvidence, ...]
     warm_up: bool
+    states: StateCheck | None
+    """None where the dtype is wide enough to need none and nothing overflowed, or the backend shows no layers."""
     detection: Detection | None
     input_check: InputCheck | None
     dependence: tuple[Dependence, ...]
     order_check: OrderCheck | None
     placement: Placement | None
+    samples: SampleCheck | None
+    head: HeadCheck | None
+    """None where the checkpoint was not at hand."""
+    contract: tuple[Clause, ...]
+    """Empty where no consumer was known. A clause that fails keeps an engine from that consumer's work, and leaves the
+    verdict alone."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), allow_nan=False)

@@ -23,6 +23,11 @@ what must not move does not move at all, and the floor only has to cover kernels
 MOVED = 8.0
 """A vector has moved when its distance is above this many noise floors, and has not at or below one."""
 
+TABLE_TOLERANCE = {"float32": 1e-3, "float16": 0.02, "bfloat16": 0.1}
+"""By dtype, the most that two vectors of one token sequence may be apart in one table, as a relative distance: alone or
+in a full pack, and from one build of a model to another. FP16 on an H200 was seen 0.0062 from float32 at most
+(benchmarks/results/gpu_parity.json)."""
+
 NOISE_CEILING = 8.0
 """The most roundings that identical runs may be apart; beyond, a small wrong movement could hide in the noise."""
 

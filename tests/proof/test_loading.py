@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from resources import proof
+from resources.checkpoint import load_tokenizer
+from resources.engine import backend
 from resources.engine.backend import open_backend
 from resources.errors import EngineError, EngineRefused
 from resources.proof.validation import ValidationReport
@@ -129,18 +131,18 @@ def test_a_refusal_says_what_was_seen_expected_and_to_do_and_shows_the_evidence(
 def test_special_tokens_are_never_fed(tmp_path, monkeypatch, kind):
     zoo.write_engine(kind, tmp_path)
     fed: set[int] = set()
-    run = proof.loading.Engine.run
+    run = backend.Engine.run
 
     def watched(self, batch, **how):
         fed.update(batch.input_ids.tolist())
         return run(self, batch, **how)
 
-    monkeypatch.setattr(proof.loading.Engine, "run", watched)
+    monkeypatch.setattr(backend.Engine, "run", watched)
     try:
         proof.load(tmp_path, threads=1).close()
     except EngineRefused:
         assert kind != "exclusive-end"
-    assert fed.isdisjoint(proof.loading.load_tokenizer(tmp_path).special_ids)
+    assert fed.isdisjoint(load_tokenizer(tmp_path).special_ids)
     assert bool(fed) == (kind != "unknown-tensor")
 
 
@@ -160,7 +162,7 @@ def test_a_refused_engine_is_closed(tmp_path, monkeypatch, kind):
 
 def test_an_engine_that_fails_half_way_is_refused_with_the_evidence_so_far_and_closed(tmp_path, monkeypatch):
     zoo.write_engine("exclusive-end", tmp_path)
-    run, passes = proof.loading.Engine.run, []
+    run, passes = backend.Engine.run, []
 
     def failing(self, batch, **how):
         passes.append(self)
@@ -168,7 +170,7 @@ def test_an_engine_that_fails_half_way_is_refused_with_the_evidence_so_far_and_c
             raise EngineError("out of memory")
         return run(self, batch, **how)
 
-    monkeypatch.setattr(proof.loading.Engine, "run", failing)
+    monkeypatch.setattr(backend.Engine, "run", failing)
     with pytest.raises(EngineRefused, match=r"failed-to-run.*out of memory") as caught:
         proof.load(tmp_path, threads=1)
     assert caught.value.report.detection is not None
