@@ -28,6 +28,9 @@ INDEX = "model.safetensors.index.json"
 DTYPES = ("F32", "F16", "BF16")
 """How a weight may be stored."""
 
+PIECE = 1 << 24
+"""Elements that are read at a time, so that little more than the float32 tensor itself is in memory."""
+
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
@@ -73,14 +76,25 @@ class SafetensorsFolder:
                 f"{name!r} of {self.path} is stored as {dtype}; expected one of {', '.join(DTYPES)}: save the model "
                 "again in one of them"
             )
+        values = np.empty(self.shapes[name], dtype=np.float32)
+        rows = values.reshape(-1) if values.ndim < 2 else values
+        step = max(1, PIECE * len(rows) // max(1, rows.size))
+        for first in range(0, len(rows), step):
+            end = min(first + step, len(rows))
+            rows[first:end] = self._rows(name, first, end)
+        return values
+
+    def _rows(self, name: str, first: int, end: int) -> np.ndarray:
         shard = self._shard_of[name]
-        # Opened anew for each tensor: what is mapped counts as this process's memory for as long as it stays open.
+        # Opened anew each time: what was read of a mapped file counts as memory for as long as the file stays mapped.
         with _opened(shard) as file:
             try:
-                values = file.get_tensor(name)
+                part = file.get_slice(name)
+                if tuple(part.get_shape()) != self.shapes[name] or part.get_dtype() != self._dtypes[name]:
+                    raise SafetensorError(f"{name!r} is another")
+                return np.asarray(part[first:end] if self.shapes[name] else file.get_tensor(name))
             except SafetensorError as error:
-                raise CheckpointError(f"{shard} changed while it was read: {error}") from error
-        return np.ascontiguousarray(values, dtype=np.float32)
+                raise CheckpointError(f"{shard} changed since it was opened: {error}") from error
 
     def _read_header(self, shard: Path, expected: frozenset[str] | None) -> None:
         with _opened(shard) as file:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from resources.checkpoint import safetensors_folder
 from resources.checkpoint.safetensors_folder import SafetensorsFolder, read_json
 from resources.errors import CheckpointError
 
@@ -45,6 +46,36 @@ def test_weights_come_out_as_float32_of_what_is_stored(tmp_path, sharded, dtype)
         read = folder.tensor(name)
         assert (read.dtype, read.flags.c_contiguous) == (np.float32, True)
         np.testing.assert_array_equal(read, weight.astype(dtype).astype(np.float32))
+
+
+@pytest.mark.parametrize("piece", [1, 2, 3, 4, 5, 7])
+def test_a_weight_is_the_same_in_pieces_of_any_size(tmp_path, monkeypatch, piece):
+    monkeypatch.setattr(safetensors_folder, "PIECE", piece)
+    folder = SafetensorsFolder(write(tmp_path / "m"))
+    for name, weight in WEIGHTS.items():
+        np.testing.assert_array_equal(folder.tensor(name), weight)
+
+
+def test_a_number_alone_and_an_empty_tensor_are_read(tmp_path):
+    write(tmp_path / "m")
+    save_file(
+        {"one": np.array(2.5, dtype=np.float32), "none": np.empty((0, 3), dtype=np.float32)},
+        tmp_path / "m" / "model.safetensors",
+    )
+    folder = SafetensorsFolder(tmp_path / "m")
+    assert (folder.tensor("one").shape, float(folder.tensor("one"))) == ((), 2.5)
+    assert folder.tensor("none").shape == (0, 3)
+
+
+@pytest.mark.parametrize("other", [WEIGHTS["model.a.weight"].T, np.ones((2, 3), dtype=np.float16), None])
+def test_a_file_that_became_another_is_an_error_of_the_checkpoint(tmp_path, other):
+    folder = SafetensorsFolder(write(tmp_path / "m"))
+    weights = {name: weight for name, weight in WEIGHTS.items() if name != "model.a.weight"}
+    if other is not None:
+        weights["model.a.weight"] = np.ascontiguousarray(other)
+    save_file(weights, tmp_path / "m" / "model.safetensors")
+    with pytest.raises(CheckpointError, match="changed since it was opened"):
+        folder.tensor("model.a.weight")
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.int64, np.int8])
