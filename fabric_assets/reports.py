@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import dagster as dg
 
 from io_managers.audit import Account, VectorScan
 from io_managers.delta_table import Committed
-from io_managers.tables import HIDDEN_STATES, TOKENISED_BATCHES, TableSpec
-from resources.extraction import Throughput
+from io_managers.tables import TOKENISED_BATCHES, TableSpec
 from resources.proof.contract import Clause
-from resources.records import EngineRecord, EngineVerdict, Refusal
-from resources.work_items import TokenisedPartition
+from resources.records import EngineRecord, EngineVerdict, Refusal, WorkItemManifest
 
 Metadata = dict[str, dg.MetadataValue]
 
@@ -69,10 +67,9 @@ def rows_written(committed: Committed, refusals: Sequence[Refusal]) -> Metadata:
     }
 
 
-def tokenised(partition: TokenisedPartition, committed: Committed) -> Metadata:
+def tokenised(manifest: Sequence[WorkItemManifest], refusals: Sequence[Refusal], committed: Committed) -> Metadata:
     """Of one partition of `tokenised_batches`."""
-    manifest = partition.manifest
-    return rows_written(committed, partition.refusals) | {
+    return rows_written(committed, refusals) | {
         **columns(TOKENISED_BATCHES),
         "work_items": dg.MetadataValue.int(len(manifest)),
         "sequences": dg.MetadataValue.int(sum(m.n_sequences for m in manifest)),
@@ -110,26 +107,6 @@ def contract(clauses: Sequence[Clause]) -> Metadata:
         dg.TableRecord({"clause": c.name, "passed": c.passed, "seen": c.seen, "expected": c.expected}) for c in clauses
     ]
     return {"contract": dg.MetadataValue.table(records)}
-
-
-def vectors(
-    committed: Committed,
-    throughput: Throughput,
-    refusals: Sequence[Refusal],
-    versions: Mapping[str, int],
-    clauses: Sequence[Clause],
-) -> Metadata:
-    """Of one partition of `hidden_states`. Refusals are those of every stage before it."""
-    return rows_written(committed, refusals) | {
-        **columns(HIDDEN_STATES),
-        "sequences": dg.MetadataValue.int(throughput.sequences),
-        "tokens": dg.MetadataValue.int(throughput.tokens),
-        "seconds": dg.MetadataValue.float(throughput.seconds),
-        "tokens_per_second_average": dg.MetadataValue.float(throughput.average_tokens_per_second),
-        "tokens_per_second_peak": dg.MetadataValue.float(throughput.peak_tokens_per_second),
-        "versions_read": dg.MetadataValue.json(dict(versions)),
-        **contract(clauses),
-    }
 
 
 def accounts(rows: Sequence[Account]) -> Metadata:

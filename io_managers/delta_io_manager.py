@@ -21,7 +21,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from io_managers import layout, tables
-from io_managers.delta_table import Committed, PartitionWrite, StoreError, table_path, write_partition
+from io_managers.delta_table import Committed, PartitionWrite, StoreError, kept_partition, table_path, write_partition
 from io_managers.lineage import LineageError
 from io_managers.reading import StoredPartitions, latest_verdict, read_engine
 from io_managers.stored_rows import data_files
@@ -52,15 +52,30 @@ class StageWrite:
     """What the write replaces besides `part`, for a table that has more than one partition column."""
     describe: Callable[[Committed], Mapping[str, Any]]
     """The Dagster metadata of the partition, once it is stored."""
+    made_of: bytes | None = None
+    """8 or 16 bytes that identify everything the rows depend on, the code that makes them included."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageIfChanged:
+    """One partition of a table, whose rows are made only where what is stored was made of something else."""
+
+    part: str
+    made_of: bytes
+    """As of a `StageWrite`."""
+    write: Callable[[], StageWrite]
+    """Called at most once."""
+    describe_kept: Callable[[Committed], Mapping[str, Any]]
+    """The Dagster metadata of the partition, where what is stored is kept."""
 
 
 @dataclass(frozen=True)
 class StageWrites:
-    """What a partitioned asset returns: one `StageWrite` for each partition key of the run, made when pulled."""
+    """What a partitioned asset returns: one write for each partition key of the run, made when pulled."""
 
-    writes: Iterable[StageWrite]
+    writes: Iterable[StageWrite | StageIfChanged]
 
-    def __iter__(self) -> Iterator[StageWrite]:
+    def __iter__(self) -> Iterator[StageWrite | StageIfChanged]:
         return iter(self.writes)
 
 
@@ -100,10 +115,10 @@ class DeltaIOManager(dg.ConfigurableIOManager):
                 case StageWrites() | VectorWrites() if "part" in spec.replaces:
                     with closing(_each_once(context, obj.writes)) as writes:
                         for write in writes:
-                            committed = self._store(context, spec, write)
+                            metadata = self._store(context, spec, write)
                             # What is added to the output would be copied onto every partition of a range.
                             context.step_context.add_asset_metadata(
-                                write.describe(committed), asset_key=context.asset_key, partition_key=write.part
+                                metadata, asset_key=context.asset_key, partition_key=write.part
                             )
                 case EngineRecord() if spec == tables.ENGINES:
                     self._store_row(context, spec, _engine_row(obj), stamp="built_at")
@@ -139,26 +154,41 @@ class DeltaIOManager(dg.ConfigurableIOManager):
     def _lake(self) -> Path:
         return layout.lake_path() if self.lake is None else Path(self.lake)
 
-    def _store(self, context: dg.OutputContext, spec: TableSpec, write: StageWrite | VectorWrite) -> Committed:
+    def _store(
+        self, context: dg.OutputContext, spec: TableSpec, write: StageWrite | StageIfChanged | VectorWrite
+    ) -> Mapping[str, Any]:
+        """Stores one partition; returns its metadata."""
         match write:
+            case StageIfChanged() if not spec.per_model:
+                kept = kept_partition(self._lake, spec, {"part": write.part}, write.made_of)
+                if kept is not None:
+                    return write.describe_kept(_logged(context, spec, kept, write.part))
+                return self._store_stage(context, spec, write.write(), write.made_of)
             case StageWrite() if not spec.per_model:
-                self._store_refusals(context, write)
-                return self._write(
-                    context,
-                    spec,
-                    PartitionWrite(
-                        scope={"part": write.part, **write.scope},
-                        content_digest=write.content_digest,
-                        n_rows=write.n_rows,
-                        batches=write.batches,
-                        metadata=_provenance(context),
-                    ),
-                )
+                return self._store_stage(context, spec, write, write.made_of)
             case VectorWrite() if spec.per_model:
                 committed = write_vectors(self._lake, write.stream, metadata=_provenance(context))
-                return _logged(context, spec, committed, write.part)
+                return write.describe(_logged(context, spec, committed, write.part))
             case _:
                 raise _unexpected(context.asset_key, spec, write)
+
+    def _store_stage(
+        self, context: dg.OutputContext, spec: TableSpec, write: StageWrite, made_of: bytes | None
+    ) -> Mapping[str, Any]:
+        self._store_refusals(context, write)
+        committed = self._write(
+            context,
+            spec,
+            PartitionWrite(
+                scope={"part": write.part, **write.scope},
+                content_digest=write.content_digest,
+                n_rows=write.n_rows,
+                batches=write.batches,
+                metadata=_provenance(context),
+                made_of=made_of,
+            ),
+        )
+        return write.describe(committed)
 
     def _store_refusals(self, context: dg.OutputContext, write: StageWrite) -> None:
         spec = tables.REFUSED_PROBES
@@ -220,13 +250,13 @@ def _unexpected(key: dg.AssetKey, spec: TableSpec, seen: object) -> StoreError:
     return StoreError(
         f"asset {key.to_user_string()} gave {type(seen).__name__} for the table {spec.name}; expected VectorWrites of "
         "VectorWrite for hidden_states, EngineRecord for engine, EngineVerdict for engine_validation_report, and "
-        "StageWrites of StageWrite for any other; return that"
+        "StageWrites of StageWrite or StageIfChanged for any other; return that"
     )
 
 
 def _each_once(
-    context: dg.OutputContext, writes: Iterable[StageWrite | VectorWrite]
-) -> Generator[StageWrite | VectorWrite, None, None]:
+    context: dg.OutputContext, writes: Iterable[StageWrite | StageIfChanged | VectorWrite]
+) -> Generator[StageWrite | StageIfChanged | VectorWrite, None, None]:
     """The writes, if there is exactly one for each partition of the run."""
     name = context.asset_key.to_user_string()
     expected = sorted(context.asset_partition_keys) if context.has_asset_partitions else []

@@ -98,9 +98,10 @@ class StoredPartitions:
         for row in stored_records(self.lake, EXTRACTION_REQUESTS, {"part": part, "engine_id": engine_id}):
             yield ExtractionRequest(**_sharing(row, *equal))
 
-    def refusals(self, part: str) -> list[Refusal]:
-        """The refused probes of every stage."""
-        return [Refusal(**row) for row in stored_records(self.lake, REFUSED_PROBES, {"part": part})]
+    def refusals(self, part: str, stage: str | None = None) -> list[Refusal]:
+        """The refused probes of one stage, or of all."""
+        scope = {"part": part} if stage is None else {"part": part, "stage": stage}
+        return [Refusal(**row) for row in stored_records(self.lake, REFUSED_PROBES, scope)]
 
     def versions(self) -> dict[str, int]:
         """The Delta version of every table that an extraction reads: information, never part of an identity."""

@@ -1,22 +1,29 @@
 """Assets `extraction_requests` and `hidden_states`: what is asked of an engine, and the vectors it gave."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import dagster as dg
+import numpy as np
 
-from fabric_assets import reports
+from fabric_assets import partition_report, reports
+from fabric_assets.deferred_vectors import DeferredVectors
 from fabric_assets.defs.engines import EngineChoice, require_built_from
-from fabric_assets.defs.partitions import BACKFILL, probe_shards
+from fabric_assets.defs.partitions import BACKFILL, GPU_POOL, each_part, probe_shards
 from io_managers import layout
 from io_managers.canary import registered_canary
 from io_managers.delta_io_manager import StageWrite, StageWrites, VectorWrite, VectorWrites
+from io_managers.delta_table import Committed, content_version, stored_content
 from io_managers.reading import StoredPartitions
+from io_managers.samples import sample_rows
+from io_managers.stored_ids import stored_ids, withdrawn
 from io_managers.tables import EXTRACTION_REQUESTS, HIDDEN_STATES
 from resources.extraction import PartitionVectors
 from resources.extraction_engine import ExtractionEngine
 from resources.model import Model
 from resources.proof import ProvenEngine
-from resources.proof.contract import CanaryBatch, WorkDescription, check_contract
+from resources.proof.contract import CanaryBatch, Clause, WorkDescription, check_contract
 from resources.records import (
     EngineRecord,
     WorkItemManifest,
@@ -58,6 +65,7 @@ def extraction_requests(
     io_manager_key="delta",
     group_name="vectors",
     kinds={"onnx", "deltalake"},
+    pool=GPU_POOL,
     metadata=reports.table_definition(HIDDEN_STATES),
 )
 def hidden_states(
@@ -71,11 +79,116 @@ def hidden_states(
     """One vector a probe: the input to the language-model head at its last token, checked against its work item."""
     chosen = config.of(engine)
     require_built_from(model, chosen)
-    proven = extraction_engine.open(chosen, layout.engines_path())
-    canary = _canary(chosen)
+    inputs = {part: _inputs(part, chosen, tokenised_batches) for part in context.partition_keys}
+    if not all(i.kept for i in inputs.values()):
+        # A refused engine ends the run here, with its evidence; where every vector is stored already none is opened.
+        extraction_engine.open(chosen, layout.engines_path())
+    extractor = _Extractor(chosen, extraction_engine, tokenised_batches, model)
     return VectorWrites(
-        _vectors_write(part, proven, chosen, tokenised_batches, canary) for part in context.partition_keys
+        extractor.write(part, inputs[part]) for part in each_part(context, work=lambda part: inputs[part].tokens_left)
     )
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """What a partition's vectors are made of, and whether those of it are stored already."""
+
+    manifest: Sequence[WorkItemManifest]
+    kept: bool
+
+    @property
+    def digest(self) -> bytes:
+        return partition_digest(self.manifest)
+
+    @property
+    def tokens_left(self) -> int:
+        return 0 if self.kept else sum(item.n_tokens for item in self.manifest)
+
+
+def _inputs(part: str, engine: EngineRecord, stored: StoredPartitions) -> _Inputs:
+    manifest = stored.manifest(part)
+    content = stored_content(layout.lake_path(), HIDDEN_STATES, {"part": part}, model_key=engine.model_key)
+    version = content_version(partition_digest(manifest)).to_bytes(8, "little")
+    return _Inputs(manifest, kept=content == version)
+
+
+@dataclass(frozen=True)
+class _Extractor:
+    """Makes the writes of a run's partitions with one engine."""
+
+    engine: EngineRecord
+    resource: ExtractionEngine
+    stored: StoredPartitions
+    model: Model
+
+    def write(self, part: str, inputs: _Inputs) -> VectorWrite:
+        lake, model_key = layout.lake_path(), self.engine.model_key
+        before = _ids(part, model_key) if not inputs.kept else np.zeros(0, dtype=np.uint64)
+        clauses: list[Clause] = []
+
+        def begin() -> PartitionVectors:
+            proven = self.resource.open(self.engine, layout.engines_path())
+            clauses.extend(self._require_contract(part, proven, inputs.manifest))
+            return PartitionVectors(
+                part=part,
+                engine=proven,
+                work_items=lambda: self.stored.work_items(part),
+                requests=self.stored.requests(part, proven.engine_id),
+                input_digest=inputs.digest,
+                total_tokens=sum(item.n_tokens for item in inputs.manifest),
+            )
+
+        stream = DeferredVectors(part=part, engine=self.engine, input_digest=inputs.digest, begin=begin)
+
+        def describe(committed: Committed) -> reports.Metadata:
+            throughput = stream.throughput
+            computed = (
+                None
+                if throughput is None
+                else partition_report.Extraction(
+                    throughput=throughput,
+                    norms=stream.norms,
+                    clauses=clauses,
+                    withdrawn=withdrawn(before, _ids(part, model_key)) if len(before) else 0,
+                )
+            )
+            return partition_report.vectors(
+                committed=committed,
+                engine=self.engine,
+                manifest=inputs.manifest,
+                refusals=self.stored.refusals(part),
+                versions=self.stored.versions(),
+                sample=sample_rows(lake, part, model_key=model_key),
+                decode=self.model.open_tokenizer().decode,
+                extraction=computed,
+            )
+
+        return VectorWrite(stream=stream, describe=describe)
+
+    def _require_contract(
+        self, part: str, proven: ProvenEngine, manifest: Sequence[WorkItemManifest]
+    ) -> Sequence[Clause]:
+        clauses = check_contract(proven, _work(self.engine, manifest), self._canary)
+        if failed := [c for c in clauses if not c.passed]:
+            raise dg.Failure(
+                description=f"{part}: the engine does not meet the contract of its work items: "
+                + "; ".join(f"{c.name}: saw {c.seen}, expected {c.expected}" for c in failed)
+                + "; materialise tokenised_batches and engine with the same model settings",
+                metadata=reports.contract(clauses),
+                allow_retries=False,
+            )
+        return clauses
+
+    @cached_property
+    def _canary(self) -> CanaryBatch | None:
+        """What another build of the model stored, which this one must reproduce: two never mix silently in a table."""
+        engine = self.engine
+        stored = registered_canary(layout.lake_path(), engine.model_key, other_than=engine.engine_id)
+        return None if stored is None else CanaryBatch(*stored, tolerance=CANARY_TOLERANCE[engine.precision])
+
+
+def _ids(part: str, model_key: str) -> np.ndarray:
+    return stored_ids(layout.lake_path(), HIDDEN_STATES, part, model_key=model_key)
 
 
 def _requests_write(part: str, stored: StoredPartitions, engine: EngineRecord) -> StageWrite:
@@ -91,41 +204,6 @@ def _requests_write(part: str, stored: StoredPartitions, engine: EngineRecord) -
         n_rows=len(requests),
         batches=lambda: iter([EXTRACTION_REQUESTS.rows_of(requests)]),
         describe=lambda committed: reports.rows_written(committed, ()),
-    )
-
-
-def _canary(engine: EngineRecord) -> CanaryBatch | None:
-    """What another build of the same model stored, which this one must reproduce: two never mix silently in a table."""
-    stored = registered_canary(layout.lake_path(), engine.model_key, other_than=engine.engine_id)
-    return None if stored is None else CanaryBatch(*stored, tolerance=CANARY_TOLERANCE[engine.precision])
-
-
-def _vectors_write(
-    part: str, proven: ProvenEngine, engine: EngineRecord, stored: StoredPartitions, canary: CanaryBatch | None
-) -> VectorWrite:
-    manifest = stored.manifest(part)
-    clauses = check_contract(proven, _work(engine, manifest), canary)
-    if failed := [c for c in clauses if not c.passed]:
-        raise dg.Failure(
-            description=f"{part}: the engine does not meet the contract of its work items: "
-            + "; ".join(f"{c.name}: saw {c.seen}, expected {c.expected}" for c in failed)
-            + "; materialise tokenised_batches and engine with the same model settings",
-            metadata=reports.contract(clauses),
-            allow_retries=False,
-        )
-    stream = PartitionVectors(
-        part=part,
-        engine=proven,
-        work_items=lambda: stored.work_items(part),
-        requests=stored.requests(part, proven.engine_id),
-        input_digest=partition_digest(manifest),
-        total_tokens=sum(item.n_tokens for item in manifest),
-    )
-    return VectorWrite(
-        stream=stream,
-        describe=lambda committed: reports.vectors(
-            committed, stream.throughput, stored.refusals(part), stored.versions(), clauses
-        ),
     )
 
 

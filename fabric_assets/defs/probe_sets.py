@@ -6,16 +6,21 @@ import dagster as dg
 import pyarrow as pa
 
 from fabric_assets import reports
-from fabric_assets.defs.partitions import BACKFILL, probe_shards
+from fabric_assets.defs.partitions import BACKFILL, each_part, probe_shards
+from fabric_assets.registered import registered_shard
 from io_managers import layout
-from io_managers.delta_io_manager import StageWrite, StageWrites
+from io_managers.delta_io_manager import StageIfChanged, StageWrite, StageWrites
 from io_managers.delta_table import Committed
+from io_managers.reading import StoredPartitions
+from io_managers.stored_ids import stored_ids, withdrawn
 from io_managers.tables import PROBE_SETS
-from resources.probe_files import ProbeSet, Shard, read_shard, shard_of, survey_shard
+from resources.probe_files import ProbeSet, Shard, read_shard, survey_shard
+from resources.probe_files.identity import shard_identity
 from resources.records import Probe
 
 ROWS_A_BATCH = 4096
 CHARACTERS_A_BATCH = 16 << 20
+STAGE = "probe_sets"
 
 
 @dg.asset(
@@ -31,27 +36,37 @@ def probe_sets(context: dg.AssetExecutionContext) -> StageWrites:
 
     Register a file first: `fabric extract FILE` or `fabric register FILE` makes its partitions.
     """
-    return StageWrites(_write(part) for part in context.partition_keys)
+    return StageWrites(_write(part) for part in each_part(context))
 
 
-def _write(part: str) -> StageWrite:
-    probe_set, shard = shard_of(layout.probes_path(), part)
-    survey = survey_shard(probe_set, shard)
+def _write(part: str) -> StageIfChanged:
+    probe_set, shard = registered_shard(part)
+    source = {"source": dg.MetadataValue.text(probe_set.describe())}
 
-    def describe(committed: Committed) -> dict[str, dg.MetadataValue]:
-        return reports.rows_written(committed, survey.refusals) | {
-            "source": dg.MetadataValue.text(probe_set.describe())
-        }
+    def kept(committed: Committed) -> dict[str, dg.MetadataValue]:
+        refusals = StoredPartitions(layout.lake_path(), (part,)).refusals(part, STAGE)
+        return reports.rows_written(committed, refusals) | source
 
-    return StageWrite(
-        part=part,
-        stage="probe_sets",
-        content_digest=survey.digest,
-        n_rows=survey.n_probes,
-        batches=lambda: _record_batches(probe_set, shard),
-        refusals=survey.refusals,
-        describe=describe,
-    )
+    def write() -> StageWrite:
+        survey = survey_shard(probe_set, shard)
+        before = stored_ids(layout.lake_path(), PROBE_SETS, part)
+
+        def describe(committed: Committed) -> dict[str, dg.MetadataValue]:
+            gone = withdrawn(before, stored_ids(layout.lake_path(), PROBE_SETS, part)) if len(before) else 0
+            counts = {"withdrawn": dg.MetadataValue.int(gone)}
+            return reports.rows_written(committed, survey.refusals) | counts | source
+
+        return StageWrite(
+            part=part,
+            stage=STAGE,
+            content_digest=survey.digest,
+            n_rows=survey.n_probes,
+            batches=lambda: _record_batches(probe_set, shard),
+            refusals=survey.refusals,
+            describe=describe,
+        )
+
+    return StageIfChanged(part=part, made_of=shard_identity(probe_set, shard), write=write, describe_kept=kept)
 
 
 def _record_batches(probe_set: ProbeSet, shard: Shard) -> Iterator[pa.RecordBatch]:

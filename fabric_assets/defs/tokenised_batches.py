@@ -1,19 +1,24 @@
 """Assets `tokenised_batches` and `work_items`: tokens packed into work items, and the manifest they must add up to."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from functools import partial
 
 import dagster as dg
 
 from fabric_assets import reports
-from fabric_assets.defs.partitions import BACKFILL, probe_shards
+from fabric_assets.defs.partitions import BACKFILL, each_part, probe_shards
 from io_managers import layout
-from io_managers.delta_io_manager import StageWrite, StageWrites
+from io_managers.delta_io_manager import StageIfChanged, StageWrite, StageWrites
+from io_managers.delta_table import Committed, kept_partition, stored_content
 from io_managers.reading import StoredPartitions
 from io_managers.tables import TOKENISED_BATCHES, WORK_ITEMS
 from resources.model import Model
 from resources.records import WorkItemManifest, partition_digest
 from resources.work_items import tokenise_partition
+from resources.work_items.recipe import recipe_digest
+
+STAGE = "tokenised_batches"
 
 
 @dg.multi_asset(
@@ -44,37 +49,85 @@ def tokenise(
     """The tokens of each shard's probes, cut into work items, and the manifest of those."""
     # Filled while the first output is stored, which ends before the second one is asked for.
     manifests: dict[str, Sequence[WorkItemManifest]] = {}
-    yield dg.Output(StageWrites(_tokenised(context.partition_keys, model, probe_sets, manifests)), "tokenised_batches")
-    yield dg.Output(StageWrites(_manifest_write(part, rows) for part, rows in manifests.items()), "work_items")
+    yield dg.Output(StageWrites(_tokenised(context, model, probe_sets, manifests)), "tokenised_batches")
+    yield dg.Output(
+        StageWrites(_manifest_write(part, probe_sets, manifests) for part in context.partition_keys), "work_items"
+    )
 
 
 def _tokenised(
-    parts: Sequence[str], model: Model, probe_sets: StoredPartitions, manifests: dict[str, Sequence[WorkItemManifest]]
-) -> Iterator[StageWrite]:
-    tokenizer = model.open_tokenizer()
-    for part in parts:
-        with tokenise_partition(
+    context: dg.AssetExecutionContext,
+    model: Model,
+    stored: StoredPartitions,
+    manifests: dict[str, Sequence[WorkItemManifest]],
+) -> Iterator[StageWrite | StageIfChanged]:
+    tokenizer_id = model.open_tokenizer().tokenizer_id
+    vocab_size = model.open_checkpoint().config.vocab_size
+    for part in each_part(context):
+        probes_digest = stored.probes_digest(part)
+        made_of = recipe_digest(
+            probes_digest=probes_digest, tokenizer_id=tokenizer_id, limits=model.limits, vocab_size=vocab_size
+        )
+        with ExitStack() as scratch:
+            write = partial(_write, part, model, stored, probes_digest, made_of, manifests, scratch)
+            if _manifest_fits(part, probes_digest):
+                kept = partial(_describe_kept, part, stored)
+                yield StageIfChanged(part=part, made_of=made_of, write=write, describe_kept=kept)
+            else:
+                yield write()
+
+
+def _write(
+    part: str,
+    model: Model,
+    stored: StoredPartitions,
+    probes_digest: bytes,
+    made_of: bytes,
+    manifests: dict[str, Sequence[WorkItemManifest]],
+    scratch: ExitStack,
+) -> StageWrite:
+    """The partition tokenised, its rows in files that last as long as `scratch`; its manifest is put in `manifests`."""
+    tokenised = scratch.enter_context(
+        tokenise_partition(
             part,
-            probe_sets.probes(part),
-            tokenizer,
-            probes_digest=probe_sets.probes_digest(part),
+            stored.probes(part),
+            model.open_tokenizer(),
+            probes_digest=probes_digest,
             limits=model.limits,
             vocab_size=model.open_checkpoint().config.vocab_size,
             scratch=layout.scratch_path(),
-        ) as tokenised:
-            manifests[part] = tokenised.manifest
-            yield StageWrite(
-                part=part,
-                stage="tokenised_batches",
-                content_digest=tokenised.content_digest,
-                n_rows=tokenised.n_rows,
-                batches=tokenised.batches,
-                refusals=tokenised.refusals,
-                describe=partial(reports.tokenised, tokenised),
-            )
+        )
+    )
+    manifests[part] = tokenised.manifest
+    return StageWrite(
+        part=part,
+        stage=STAGE,
+        content_digest=tokenised.content_digest,
+        n_rows=tokenised.n_rows,
+        batches=tokenised.batches,
+        refusals=tokenised.refusals,
+        describe=lambda committed: reports.tokenised(tokenised.manifest, tokenised.refusals, committed),
+        made_of=made_of,
+    )
 
 
-def _manifest_write(part: str, manifest: Sequence[WorkItemManifest]) -> StageWrite:
+def _describe_kept(part: str, stored: StoredPartitions, committed: Committed) -> reports.Metadata:
+    return reports.tokenised(stored.manifest(part), stored.refusals(part, STAGE), committed)
+
+
+def _manifest_fits(part: str, probes_digest: bytes) -> bool:
+    """Whether the stored manifest is whole, and that of the stored tokens."""
+    lake, scope = layout.lake_path(), {"part": part}
+    return kept_partition(lake, WORK_ITEMS, scope, probes_digest) is not None and stored_content(
+        lake, WORK_ITEMS, scope
+    ) == stored_content(lake, TOKENISED_BATCHES, scope)
+
+
+def _manifest_write(
+    part: str, stored: StoredPartitions, manifests: dict[str, Sequence[WorkItemManifest]]
+) -> StageWrite:
+    """The manifest of the tokens that were stored or kept just now."""
+    manifest = manifests[part] if part in manifests else stored.manifest(part)
     return StageWrite(
         part=part,
         stage="work_items",
@@ -82,4 +135,5 @@ def _manifest_write(part: str, manifest: Sequence[WorkItemManifest]) -> StageWri
         n_rows=len(manifest),
         batches=lambda: iter([WORK_ITEMS.rows_of(manifest)]),
         describe=lambda committed: reports.rows_written(committed, ()),
+        made_of=stored.probes_digest(part),
     )

@@ -95,7 +95,8 @@ def test_running_again_stores_and_computes_nothing(fabric: Fabric) -> None:
     again = metadata(fabric.run(*PARTITIONED, partition_key=part), "hidden_states", part)
     assert (first["already_stored"], again["already_stored"]) == (False, True)
     assert again["delta_version"] == first["delta_version"]
-    assert again["tokens"] == 0
+    assert "tokens_computed" not in again
+    assert again["tokens"] == first["tokens"] == first["tokens_computed"]
 
 
 def test_a_probe_file_that_grew_is_extracted_anew(fabric: Fabric) -> None:
@@ -212,7 +213,7 @@ def test_a_run_that_names_its_engine_keeps_it_when_a_newer_one_is_built(
 def test_another_build_of_a_model_must_reproduce_its_stored_vectors(
     fabric: Fabric, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = fabric.register(["one", "two three", "four", "five"], format="text", shard_rows=2)
+    first, second, third = fabric.register(["one", "two three", "four", "five", "six"], format="text", shard_rows=2)
     assert fabric.extract(first).success
     stored = read_engine(layout.lake_path())
     assert fabric.run("engine", "engine_validation_report", model={"max_batch_size": 8}).success
@@ -226,5 +227,5 @@ def test_another_build_of_a_model_must_reproduce_its_stored_vectors(
 
     monkeypatch.setitem(CANARY_TOLERANCE, "float32", -1.0)
     assert fabric.run("engine", "engine_validation_report", model={"max_batch_size": 6}).success
-    data = failure(fabric.run("extraction_requests", "hidden_states", partition_key=second), "hidden_states")
+    data = failure(fabric.run(*PARTITIONED, partition_key=third), "hidden_states")
     assert "canary" in data.user_failure_data.description
