@@ -173,8 +173,8 @@ def _turns(w: OnnxWriter, name: str, rotary: Rotary, max_positions: int, sequenc
     # float64 until stored: at position 8191 an angle computed in float32 is off by up to 5e-4.
     angles = np.concatenate([np.outer(np.arange(max_positions), f) for f in frequencies])
     names = []
-    for part, table in (("cos", np.cos(angles)), ("sin", np.sin(angles))):
-        table = w.weight(f"{name}/{part}_table", table * rotary.attention_factor)
+    for part, curve in (("cos", np.cos), ("sin", np.sin)):
+        table = w.weight(f"{name}/{part}_table", curve(angles) * rotary.attention_factor)
         gathered = w.op("Gather", f"{name}/{part}_rows", table, rows)
         names.append(w.op("Unsqueeze", f"{name}/{part}", gathered, w.integers(1)))
     return names[0], names[1]

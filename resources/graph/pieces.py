@@ -61,12 +61,11 @@ def normalise(w: OnnxWriter, name: str, x: str, kind: Norm, weights: np.ndarray,
 def mlp(w: OnnxWriter, name: str, x: str, checkpoint: Checkpoint) -> str:
     """[T, hidden]. Gate and up stay two products: cutting a joint one costs more than it saves."""
     c = checkpoint.config.mlp
+    gate = linear(w, f"{name}.gate", x, checkpoint, bias=c.bias) if c.gated else None
     up = linear(w, f"{name}.up", x, checkpoint, bias=c.bias)
-    if c.gated:
-        gate = _activated(w, name, linear(w, f"{name}.gate", x, checkpoint, bias=c.bias), c.activation)
-        inner = w.op("Mul", f"{name}/gated", gate, up)
-    else:
-        inner = _activated(w, name, up, c.activation)
+    inner = _activated(w, name, up if gate is None else gate, c.activation)
+    if gate is not None:
+        inner = w.op("Mul", f"{name}/gated", inner, up)
     return linear(w, f"{name}.down", inner, checkpoint, bias=c.bias)
 
 

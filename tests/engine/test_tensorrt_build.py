@@ -23,6 +23,7 @@ from resources.packing import padded, plan
 from resources.proof.layouts import large_layouts, micro_layouts
 from resources.records import Limits
 from tests import zoo
+from tests.checkpoint.architectures.references import CHECKPOINTS
 from tests.tiny import tiny_gguf
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use Deprecated in TensorRT-RTX")
@@ -102,6 +103,14 @@ def test_the_packed_graph_parses_and_builds_and_shows_its_progress(trt, graph, t
     assert (tmp_path / ".timing").stat().st_size > 0
     assert f"in {precision} with 2 profiles" in caplog.text
     assert re.search(r"building: .+, step \d+ of \d+", caplog.text)
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+@pytest.mark.parametrize("family", ["gemma3", "gpt2", "gpt_neox", "olmo2", "phi3_longrope"])
+def test_the_graphs_of_other_families_parse_and_build(trt, tmp_path, family, precision):
+    write_packed_graph(open_checkpoint(str(CHECKPOINTS / family)), tmp_path / "g.onnx", precision=precision)
+    limits = Limits(max_batch_size=32, max_num_tokens=1024, max_input_len=128)
+    assert build(trt, tmp_path / "g.onnx", tmp_path / "plan", precision=precision, limits=limits).stat().st_size
 
 
 @pytest.mark.parametrize("kind", ["exclusive-end", "inclusive-end", "tensorrt-llm-inputs", "bidirectional"])
