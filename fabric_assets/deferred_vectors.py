@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from fabric_assets.norms import Norms
+from resources.errors import EngineError
 from resources.extraction import PartitionVectors, Throughput
-from resources.records import EngineRecord, HiddenStates
+from resources.records import Attestation, EngineRecord, HiddenStates
 
 
 class DeferredVectors:
@@ -35,6 +36,13 @@ class DeferredVectors:
     def throughput(self) -> Throughput | None:
         """None while nothing was pulled."""
         return None if self._vectors is None else self._vectors.throughput
+
+    @property
+    def attestation(self) -> Attestation:
+        """Of the process that computes; an `EngineError` while nothing was pulled."""
+        if self._vectors is None:
+            raise EngineError(f"the vectors of {self.part} were not pulled yet; nobody computes them")
+        return self._vectors.attestation
 
     def __iter__(self) -> Iterator[HiddenStates]:
         self._vectors = self._begin()

@@ -148,7 +148,7 @@ def _checked(
                 pieces.append(piece)
                 size += piece.chunk.payload[piece.new].nbytes
                 if size >= BATCH_BYTES:
-                    yield _batch(pieces)
+                    yield _batch(pieces, _attested_by(stream))
                     pieces, size = [], 0
             done += len(chunk.row_index)
     if (left := next(stored, None)) is not None:
@@ -166,7 +166,15 @@ def _checked(
             advice=_EXTRACT_AGAIN,
         )
     if pieces:
-        yield _batch(pieces)
+        yield _batch(pieces, _attested_by(stream))
+
+
+def _attested_by(stream: VectorStream) -> str:
+    """The id of what the computing process says of itself; known once the stream was pulled."""
+    said = stream.attestation
+    _same("attestation", said.engine_id, stream.engine_id, f"attested by {said.worker}", advice=_EXTRACT_AGAIN)
+    _same("attestation", said.model_key, stream.model_key, f"attested by {said.worker}", advice=_EXTRACT_AGAIN)
+    return said.attestation_id
 
 
 def _stored(rows: WorkItemRows | None, item: WorkItemManifest) -> WorkItemRows:
@@ -274,7 +282,7 @@ def _cut(chunk: HiddenStates, rows: WorkItemRows, done: int) -> Iterator[_Piece]
         yield _Piece(chunk, slice(start, stop), rows, slice(done + start, done + stop))
 
 
-def _batch(pieces: Sequence[_Piece]) -> pa.RecordBatch:
+def _batch(pieces: Sequence[_Piece], attested_by: str) -> pa.RecordBatch:
     """The pieces' rows, each checked against the stored one at its place, with what the store says of it."""
 
     def new(name: str) -> np.ndarray:
@@ -310,6 +318,7 @@ def _batch(pieces: Sequence[_Piece]) -> pa.RecordBatch:
     columns = {name: repeated(name) for name in ("part", "work_item_id", "request_id", "engine_id", "dtype")}
     columns |= {name: pa.array(new(name)) for name in ("row_index", "gathered_position", "gathered_token_id")}
     columns |= {
+        "attestation_id": pa.repeat(attested_by, len(payload)),
         "probe_id": probe_ids,
         "n_tokens": pa.array(n_tokens),
         "truncated": pa.array(stored("truncated")),

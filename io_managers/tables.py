@@ -123,6 +123,7 @@ HIDDEN_STATES = TableSpec(
             _column("truncated", _FLAG),
             _column("token_hash", _BYTES),
             _column("engine_id", _TEXT),
+            _column("attestation_id", _TEXT),
             _column("dtype", _TEXT),
             _column("dim", _INT),
             _column("payload_xxh3", _BYTES),
@@ -191,6 +192,23 @@ ENGINE_VALIDATION_REPORTS = TableSpec(
     ),
 )
 
+ATTESTATIONS = TableSpec(
+    name="attestations",
+    replaces=("attestation_id",),
+    schema=pa.schema(
+        [
+            _column("attestation_id", _TEXT),
+            _column("engine_id", _TEXT),
+            _column("model_key", _TEXT),
+            _column("contract", _TEXT),
+            _column("worker", _TEXT),
+            _column("device", _TEXT),
+            _column("validated_at", _TEXT),
+            _column("report_xxh3", _TEXT),
+        ]
+    ),
+)
+
 ALL = (
     PROBE_SETS,
     TOKENISED_BATCHES,
@@ -200,4 +218,5 @@ ALL = (
     REFUSED_PROBES,
     ENGINES,
     ENGINE_VALIDATION_REPORTS,
+    ATTESTATIONS,
 )

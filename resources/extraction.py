@@ -21,7 +21,7 @@ import xxhash
 
 from resources.errors import EngineError
 from resources.proof import ProvenEngine
-from resources.records import ITEM_SIZE, ExtractionRequest, HiddenStates, WorkItem, token_hash
+from resources.records import ITEM_SIZE, Attestation, ExtractionRequest, HiddenStates, WorkItem, token_hash
 
 QUEUED_BATCHES = 2
 CHUNK_BYTES = 8 << 20
@@ -56,6 +56,7 @@ class PartitionVectors:
         work_items: Callable[[], Iterator[WorkItem]],
         requests: Mapping[str, ExtractionRequest],
         input_digest: bytes,
+        attestation: Attestation,
         total_tokens: int,
     ) -> None:
         """`requests` maps a work item's id to its request; `total_tokens` serves progress only."""
@@ -65,6 +66,7 @@ class PartitionVectors:
         self.dtype = engine.dtype
         self.dim = engine.hidden_size
         self.input_digest = input_digest
+        self.attestation = attestation
         self._engine = engine
         self._work_items = work_items
         self._requests = requests

@@ -1,7 +1,8 @@
 """The Dagster resource that opens engines: a thin shell over `resources.proof.load`.
 
 Nothing is opened in set-up, which runs before upstream steps and whose failures lose their metadata. `open` loads an
-engine once per process; a refusal becomes a `dagster.Failure` that is not retried and carries the evidence.
+engine once per process; a refusal becomes a `dagster.Failure` that is not retried and carries the evidence. A worker
+behind the broker has opened its engine before it took any work: it gives that one, and refuses to open another.
 """
 
 from __future__ import annotations
@@ -15,16 +16,28 @@ from pathlib import Path
 import dagster as dg
 from pydantic import Field
 
+from resources.attestation import attest
 from resources.engine.plugins import configured_plugins
 from resources.errors import ConfigurationError, EngineRefused
 from resources.proof import ProvenEngine, load
 from resources.proof.validation import ValidationReport
-from resources.records import EngineRecord
+from resources.records import Attestation, EngineRecord
 
 logger = logging.getLogger("fabric.proof")
 
 _lock = threading.Lock()
 _opened: dict[str, ProvenEngine] = {}
+_attestations: dict[str, Attestation] = {}
+_held: list[str] = []
+"""The engine_id of a worker's own engine, which stays open as long as the process lives."""
+
+
+def hold(engine: ProvenEngine, attestation: Attestation) -> None:
+    """Makes `engine` the only one that this process opens: it is a worker, and was admitted with it."""
+    with _lock:
+        _close_opened()
+        _opened[engine.engine_id], _attestations[engine.engine_id] = engine, attestation
+        _held[:] = [engine.engine_id]
 
 
 class ExtractionEngine(dg.ConfigurableResource):
@@ -40,6 +53,7 @@ class ExtractionEngine(dg.ConfigurableResource):
 
     def open(self, engine: EngineRecord, engines_folder: Path) -> ProvenEngine:
         """The proven engine; a refused one raises `dagster.Failure` with its report as metadata."""
+        _require_own(engine.engine_id)
         try:
             return self._load(engine, engines_folder)
         except EngineRefused as refusal:
@@ -49,12 +63,22 @@ class ExtractionEngine(dg.ConfigurableResource):
 
     def report(self, engine: EngineRecord, engines_folder: Path) -> ValidationReport:
         """The report of an engine, proved or refused, from a new validation."""
+        if _held:
+            raise dg.Failure(
+                description=f"this process is a worker that holds engine {_held[0]}; it validates no other; "
+                "materialise engine_validation_report where no worker runs",
+                allow_retries=False,
+            )
         with _lock:
             _close_opened()
         try:
             return self._load(engine, engines_folder).report
         except EngineRefused as refusal:
             return refusal.report
+
+    def attestation(self, engine: ProvenEngine) -> Attestation:
+        """What this process says of itself and the engine, which `open` gave."""
+        return _attestations[engine.engine_id]
 
     def _load(self, engine: EngineRecord, engines_folder: Path) -> ProvenEngine:
         with _lock:
@@ -67,6 +91,7 @@ class ExtractionEngine(dg.ConfigurableResource):
                     plugins=configured_plugins(self.plugins),
                     progress=logger.info,
                 )
+                _attestations[engine.engine_id] = attest(_opened[engine.engine_id])
             return _opened[engine.engine_id]
 
     @property
@@ -94,6 +119,16 @@ def report_metadata(report: ValidationReport) -> dict[str, dg.MetadataValue]:
     }
 
 
+def _require_own(engine_id: str) -> None:
+    if _held and engine_id != _held[0]:
+        raise dg.Failure(
+            description=f"the run asks for engine {engine_id}; this worker was admitted with {_held[0]} and opens no "
+            "other; reload the code location with the contract of the engine that is meant",
+            allow_retries=False,
+        )
+
+
 def _close_opened() -> None:
+    _attestations.clear()
     while _opened:
         _opened.popitem()[1].close()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -188,6 +188,11 @@ class VectorStream(Protocol):
     input_digest: bytes
     """`partition_digest` of the manifest that the extraction read."""
 
+    @property
+    def attestation(self) -> Attestation:
+        """Of the process that computes the vectors; known once the first of them was pulled."""
+        ...
+
     def __iter__(self) -> Iterator[HiddenStates]: ...
 
     def close(self) -> None: ...
@@ -224,6 +229,29 @@ class EngineVerdict:
     decided_by: str | None
     reason: str
     evidence_json: str
+
+
+@dataclass(frozen=True)
+class Attestation:
+    """What a process says of itself once it holds a proven engine: who computes, with which engine, since when."""
+
+    engine_id: str
+    model_key: str
+    contract: str
+    """The digest of the contract under which it takes work from a broker; "" for a process that takes none."""
+    worker: str
+    """The host and the process, and the name that the worker was given."""
+    device: str
+    """What computes: the GPU's or the processor's own name."""
+    validated_at: str
+    """When its engine was proved in this process, ISO 8601, UTC."""
+    report_xxh3: str
+    """xxh3-128 of that validation's report as JSON, 32 hexadecimal digits."""
+
+    @property
+    def attestation_id(self) -> str:
+        """32 hexadecimal digits of all fields."""
+        return digest(value.encode() for value in astuple(self)).hex()
 
 
 def digest(fields: Iterable[bytes]) -> bytes:

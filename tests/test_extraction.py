@@ -11,6 +11,7 @@ import pytest
 import xxhash
 
 from resources import extraction
+from resources.attestation import attest
 from resources.errors import EngineError
 from resources.extraction import PartitionVectors
 from resources.packing import PackedBatch
@@ -63,6 +64,7 @@ def stream(engine: ProvenEngine, items: list[WorkItem], *, asked: list[WorkItem]
         work_items=lambda: iter(items),
         requests=requests,
         input_digest=bytes(16),
+        attestation=attest(engine),
         total_tokens=10,
     )
 

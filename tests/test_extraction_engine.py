@@ -5,14 +5,17 @@ import numpy as np
 import pytest
 
 from resources import extraction_engine
+from resources.attestation import attest
 from resources.errors import ConfigurationError, EngineError
 from resources.extraction_engine import ExtractionEngine, report_metadata
+from resources.proof import load
 from tests import zoo
 
 
 @pytest.fixture(autouse=True)
 def nothing_opened():
     yield
+    extraction_engine._held.clear()
     while extraction_engine._opened:
         extraction_engine._opened.popitem()[1].close()
 
@@ -43,6 +46,31 @@ def test_a_refusal_is_a_failure_that_is_not_retried_and_carries_what_a_report_sh
     assert not caught.value.allow_retries
     assert caught.value.metadata == report_metadata(resource.report(record, tmp_path))
     assert list(caught.value.metadata) == ["verdict", "sentence", "convention", "decided_by", "reason", "evidence"]
+
+
+def test_a_process_says_who_it_is_with_which_engine_since_when(tmp_path):
+    record, resource = zoo.write_engine("exclusive-end", tmp_path / "engine"), ExtractionEngine(threads=1)
+    opened = resource.open(record, tmp_path)
+    said = resource.attestation(opened)
+    assert (said.engine_id, said.model_key, said.contract) == (record.engine_id, record.model_key, "")
+    assert said == resource.attestation(resource.open(record, tmp_path))
+    assert replace(said, worker="another").attestation_id != said.attestation_id
+    resource.report(record, tmp_path)
+    assert resource.attestation(resource.open(record, tmp_path)).validated_at > said.validated_at
+
+
+def test_a_worker_gives_the_engine_it_holds_and_opens_and_validates_no_other(tmp_path):
+    mine, other = (zoo.write_engine("exclusive-end", tmp_path / str(seed), seed) for seed in (0, 1))
+    resource = ExtractionEngine(threads=1)
+    held = load(tmp_path / "0", threads=1)
+    extraction_engine.hold(held, attest(held, worker="w", contract="c"))
+    assert resource.open(replace(mine, directory="elsewhere"), tmp_path) is held
+    assert resource.attestation(held).contract == "c"
+    for ask in (resource.open, resource.report):
+        with pytest.raises(dg.Failure, match=f"worker .*{mine.engine_id}") as caught:
+            ask(other, tmp_path)
+        assert not caught.value.allow_retries
+    assert resource.open(mine, tmp_path) is held
 
 
 @pytest.mark.parametrize("given", ["abc", "0", "-2", "1.5"])

@@ -135,6 +135,7 @@ class _Extractor:
                 work_items=lambda: self.stored.work_items(part),
                 requests=self.stored.requests(part, proven.engine_id),
                 input_digest=inputs.digest,
+                attestation=self.resource.attestation(proven),
                 total_tokens=sum(item.n_tokens for item in inputs.manifest),
             )
 

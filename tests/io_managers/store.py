@@ -18,6 +18,7 @@ from io_managers.stored_rows import stored_records
 from io_managers.tables import TableSpec
 from resources.records import (
     ITEM_SIZE,
+    Attestation,
     EngineRecord,
     EngineVerdict,
     HiddenStates,
@@ -59,6 +60,18 @@ VERDICT = EngineVerdict(
     reason="proved",
     evidence_json="{}",
 )
+
+
+def attestation_of(engine: EngineRecord) -> Attestation:
+    return Attestation(
+        engine_id=engine.engine_id,
+        model_key=engine.model_key,
+        contract="",
+        worker="host-1",
+        device="a processor",
+        validated_at="2025-01-01T00:00:00.000+00:00",
+        report_xxh3="0" * 32,
+    )
 
 
 def work_items(part: str = PART, *, items: int = 3, rows: int = 5, seed: int = 0) -> list[WorkItem]:
@@ -244,6 +257,7 @@ class Stream:
         self.dtype = self.engine.precision
         self.dim = self.engine.hidden_size
         self.input_digest = partition_digest(manifest_of(self.items))
+        self.attestation = attestation_of(self.engine)
         vars(self).update(self.changes)
 
     def __iter__(self) -> Iterator[HiddenStates]:

@@ -34,6 +34,7 @@ def store(lake: Path, vectors: np.ndarray, **columns: list[object]) -> None:
         "truncated": [False] * n,
         "token_hash": [bytes([i] * 16) for i in range(n)],
         "engine_id": ["e"] * n,
+        "attestation_id": ["a"] * n,
         "dtype": [str(vectors.dtype)] * n,
         "dim": [DIM] * n,
         "payload_xxh3": [xxhash.xxh3_128_digest(p) for p in payloads],

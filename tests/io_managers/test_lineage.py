@@ -14,6 +14,7 @@ from io_managers import tables
 from io_managers.delta_table import StoreError
 from io_managers.lineage import LineageError
 from io_managers.reading import read_hidden_states
+from io_managers.stored_rows import stored_records
 from io_managers.vector_store import write_vectors
 from resources.records import HiddenStates, WorkItem, extraction_request, partition_digest
 from tests.io_managers.store import (
@@ -22,6 +23,7 @@ from tests.io_managers.store import (
     PART,
     VERDICT,
     Stream,
+    attestation_of,
     manifest_of,
     probe_rows,
     put,
@@ -284,6 +286,26 @@ def test_vectors_larger_than_one_batch_of_the_writer_are_stored_whole(lake: Path
     ids, vectors = read_hidden_states(PART, lake=lake)
     assert ids["probe_id"].to_list() == [probe for item in items for probe in item.probe_ids]
     assert vectors.tobytes() == b"".join(chunk.payload.tobytes() for chunk in chunks)
+
+
+def test_every_row_names_who_computed_it_and_the_store_says_who_that_is(lake: Path) -> None:
+    items = work_items()
+    stream = Stream(items, vectors_of(items))
+
+    write_vectors(lake, stream, metadata={})
+
+    ids, _ = read_hidden_states(PART, lake=lake)
+    [row] = stored_records(lake, tables.ATTESTATIONS, {})
+    assert set(ids["attestation_id"]) == {row.pop("attestation_id")} == {stream.attestation.attestation_id}
+    assert row == asdict(stream.attestation)
+
+
+@pytest.mark.parametrize("field", ["engine_id", "model_key"])
+def test_vectors_that_another_engine_s_process_attests_are_refused(lake: Path, field: str) -> None:
+    items = work_items()
+    other = replace(attestation_of(ENGINE), **{field: "0" * 32})
+
+    refuse(lake, Stream(items, vectors_of(items), changes={"attestation": other}), "attestation", "attested by host-1")
 
 
 def test_a_stream_whose_content_is_stored_is_not_pulled_again(lake: Path) -> None:
