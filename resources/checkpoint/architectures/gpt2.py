@@ -29,8 +29,8 @@ NAMES = {
 def _read_gpt2(reader: ConfigReader) -> DecoderConfig:
     reader.only("scale_attn_weights", True)
     reader.only("scale_attn_by_inverse_layer_idx", False)
-    # The same numbers by another order of steps; the length that training used.
-    reader.ignore("reorder_and_upcast_attn", "n_ctx")
+    # The same numbers by another order of steps; the length that training used; what earlier versions wrote.
+    reader.ignore("reorder_and_upcast_attn", "n_ctx", "n_special", "predict_special_tokens", "output_past")
     hidden_size, heads = reader.integer("n_embd"), reader.integer("n_head")
     if hidden_size % heads:
         raise reader.refusal("n_head", f"a divisor of 'n_embd', {hidden_size}")

@@ -30,7 +30,7 @@ HARMLESS = frozenset({
     *("_attn_implementation", "_attn_implementation_autoset", "_flash_attn_2_enabled", "attn_implementation"),
     *("_commit_hash", "cache_implementation", "use_cache", "return_dict", "return_dict_in_generate", "torchscript"),
     *("output_attentions", "output_hidden_states", "output_scores", "chunk_size_feed_forward", "use_bfloat16"),
-    *("tf_legacy_loss", "gradient_checkpointing", "unsloth_version", "unsloth_fixed", "model_type", "use_mambapy"),
+    *("tf_legacy_loss", "gradient_checkpointing", "unsloth_version", "unsloth_fixed", "model_type"),
     # Which tokens have a meaning of their own, and how text is generated.
     *("bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "unk_token_id", "decoder_start_token_id"),
     *("forced_bos_token_id", "forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens", "bad_words_ids"),
@@ -41,6 +41,7 @@ HARMLESS = frozenset({
     # Training, initialisation, and heads that are not read here.
     *("initializer_range", "initializer_factor", "attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop"),
     *("attn_pdrop", "classifier_dropout", "pretraining_tp", "tie_word_embeddings", "tie_encoder_decoder"),
+    *("transformers.js_config", "max_sequence_length", "neftune_noise_alpha", "_num_labels"),
     *("id2label", "label2id", "num_labels", "problem_type", "finetuning_task", "is_decoder", "final_logit_softcapping"),
     *("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout"),
 })  # fmt: skip
@@ -51,6 +52,8 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "add_cross_attention": (False,),
     "cross_attention_hidden_size": (None,),
     "is_causal": (True,),
+    "is_llama_config": (True,),
+    "rope_interleaved": (False,),
     "use_bidirectional_attention": (False, None),
     "pruned_heads": ({}, None),
     "quantization_config": (None,),

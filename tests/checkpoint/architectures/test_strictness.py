@@ -36,6 +36,8 @@ REFUSED = [
     ("llama2", {"partial_rotary_factor": 0.5}, r"'partial_rotary_factor' of it is 0\.5"),
     ("llama2", {"original_max_position_embeddings": 64}, "'original_max_position_embeddings', which may change"),
     ("llama2", {"num_hidden_layers": 2**31}, "'num_hidden_layers' of it is 2147483648; supported: at most"),
+    ("llama2", {"rope_interleaved": True}, "'rope_interleaved' of it is true; supported: false"),
+    ("llama2", {"quantization": {"bits": 4}}, "'quantization', which may change the mathematics"),
     ("llama2", {"quantization_config": {"bits": 4}}, "'quantization_config' of it is"),
     ("mistral", {"layer_types": ["full_attention"] * 2}, "'layer_types', which may change the mathematics"),
     ("mistral", {"sliding_window": 0}, "'sliding_window' of it is 0"),
@@ -76,6 +78,19 @@ def name(request):
 @pytest.fixture
 def config(name):
     return read_values(name)
+
+
+KNOWN = [
+    # What models on the hub say besides: SmolLM2, GPT-2 XL, Llama 1.
+    ("llama2", {"is_llama_config": True, "rope_interleaved": False, "transformers.js_config": {"dtype": "q4"}}),
+    ("llama2", {"max_sequence_length": 2048, "_name_or_path": "somewhere", "unsloth_version": "2025.1"}),
+    ("gpt2", {"n_special": 0, "predict_special_tokens": True, "output_past": True, "_num_labels": 1}),
+]
+
+
+@pytest.mark.parametrize(("name", "more"), KNOWN, indirect=["name"])
+def test_keys_that_never_matter_are_left_alone(config, more):
+    assert read_config({**config, **more}, where="it") == read_config(config, where="it")
 
 
 def test_an_unknown_key_is_refused_by_name(config):
