@@ -6,12 +6,15 @@ Contract: the file is mapped, not read; a tensor is dequantised when it is asked
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
 import gguf
 import numpy as np
 
+from resources.checkpoint.source import PIECE
 from resources.errors import CheckpointError
 
 MAGIC = b"GGUF"
@@ -60,15 +63,30 @@ class GgufFile:
 
     def tensor(self, name: str) -> np.ndarray:
         """The tensor `name`, dequantised: float32, in numpy's order (rows first)."""
+        return self._dequantised(name, self._tensors[name].data).reshape(self.shapes[name])
+
+    def pieces(self, name: str) -> Iterator[np.ndarray]:
+        """`tensor(name)` cut between rows, a piece of about PIECE elements at a time."""
+        rows, *columns = self.shapes[name]
+        if not columns:
+            yield self.tensor(name)
+            return
+        # A row is whole blocks of its quantisation.
+        stored = self._tensors[name].data.reshape(rows, -1)
+        step = max(1, PIECE // max(1, math.prod(columns)))
+        for first in range(0, rows, step):
+            yield self._dequantised(name, stored[first : first + step]).reshape(-1, *columns)
+
+    def _dequantised(self, name: str, data: np.ndarray) -> np.ndarray:
         tensor = self._tensors[name]
         try:
-            values = gguf.dequantize(tensor.data, tensor.tensor_type)
+            values = gguf.dequantize(data, tensor.tensor_type)
         except (NotImplementedError, ValueError) as error:
             raise CheckpointError(
                 f"{name!r} of {self.path} is stored as {tensor.tensor_type.name}, which cannot be dequantised here "
                 f"({error}); convert the model to F16, Q8_0 or another common type"
             ) from error
-        return np.ascontiguousarray(values, dtype=np.float32).reshape(self.shapes[name])
+        return np.ascontiguousarray(values, dtype=np.float32)
 
 
 class _BoundedReader(gguf.GGUFReader):

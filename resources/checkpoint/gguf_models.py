@@ -7,6 +7,7 @@ taken here is an error. What llama.cpp's conversion did to a weight is undone.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -51,16 +52,29 @@ class GgufModel:
             weight = _halves(
                 weight, self.config["num_attention_heads" if module == "attn_q" else "num_key_value_heads"]
             )
-        if module in family.transposed and kind == "weight":
+        if self._is_transposed(module, kind):
             weight = weight.T
         if family.norm_offset and module.endswith("norm"):
             weight = weight - np.float32(family.norm_offset)
         return np.ascontiguousarray(weight)
 
+    def pieces(self, name: str) -> Iterator[np.ndarray]:
+        """`tensor(name)` cut between rows, a piece at a time, where it is as it was before the conversion."""
+        if self._is_converted(*_parts(self._stored[name])[1:]):
+            yield self.tensor(name)
+        else:
+            yield from self.file.pieces(self._stored[name])
+
+    def _is_converted(self, module: str, kind: str) -> bool:
+        offset = self._family.norm_offset and module.endswith("norm")
+        return self._is_transposed(module, kind) or module in self._family.interleaved or bool(offset)
+
+    def _is_transposed(self, module: str, kind: str) -> bool:
+        return module in self._family.transposed and kind == "weight"
+
     def _shape(self, stored: str) -> tuple[int, ...]:
         shape = self.file.shapes[stored]
-        _, module, kind = _parts(stored)
-        return shape[::-1] if module in self._family.transposed and kind == "weight" else shape
+        return shape[::-1] if self._is_transposed(*_parts(stored)[1:]) else shape
 
 
 def _read(file: GgufFile) -> tuple[GgufFamily, dict[str, Any]]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from resources.checkpoint.architectures import read_config, read_sources
+from resources.checkpoint.architectures.architecture import as_stored
 from resources.checkpoint.config import DecoderConfig
 from resources.checkpoint.gguf_models import GgufModel
 from resources.checkpoint.hub import fetch, parse_hub_id
@@ -71,6 +73,17 @@ class Checkpoint:
             raise CheckpointError(f"{self.name} has no tensor {name!r}; tensor_specs(config) names those of a decoder")
         source = self._sources[name]
         return np.ascontiguousarray(source.take(self._source.tensor(source.name)))
+
+    def pieces(self, name: str) -> Iterator[np.ndarray]:
+        """`tensor(name)` cut between rows, a piece of about 64 MiB at a time, where it is stored as it is.
+
+        For the embedding, which may be many times as large as a layer.
+        """
+        source = self._sources[name]
+        if source.take is as_stored:
+            yield from self._source.pieces(source.name)
+        else:
+            yield self.tensor(name)
 
     def head(self) -> np.ndarray:
         """The language-model head, for who checks vectors: float32 [vocab_size, hidden_size], read now.

@@ -8,7 +8,9 @@ https://huggingface.co/docs/safetensors/index#format, parsed by the `safetensors
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ import ml_dtypes  # noqa: F401
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from resources.checkpoint.source import PIECE
 from resources.errors import CheckpointError
 from resources.records import digest, file_digest
 
@@ -27,9 +30,6 @@ INDEX = "model.safetensors.index.json"
 
 DTYPES = ("F32", "F16", "BF16")
 """How a weight may be stored."""
-
-PIECE = 1 << 24
-"""Elements that are read at a time, so that little more than the float32 tensor itself is in memory."""
 
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
@@ -70,19 +70,26 @@ class SafetensorsFolder:
 
     def tensor(self, name: str) -> np.ndarray:
         """The tensor `name`, as float32 [shape], read now and not kept."""
+        values = np.empty(self.shapes[name], dtype=np.float32)
+        rows, first = values.reshape(-1) if values.ndim == 0 else values, 0
+        # Its stored form is never in memory with it.
+        for piece in self.pieces(name):
+            rows[first : first + len(piece)] = piece
+            first += len(piece)
+        return values
+
+    def pieces(self, name: str) -> Iterator[np.ndarray]:
+        """`tensor(name)` cut between rows, a piece of about PIECE elements at a time; a number alone is one row."""
         dtype = self._dtypes[name]
         if dtype not in DTYPES:
             raise CheckpointError(
                 f"{name!r} of {self.path} is stored as {dtype}; expected one of {', '.join(DTYPES)}: save the model "
                 "again in one of them"
             )
-        values = np.empty(self.shapes[name], dtype=np.float32)
-        rows = values.reshape(-1) if values.ndim < 2 else values
-        step = max(1, PIECE * len(rows) // max(1, rows.size))
-        for first in range(0, len(rows), step):
-            end = min(first + step, len(rows))
-            rows[first:end] = self._rows(name, first, end)
-        return values
+        rows, *columns = self.shapes[name] or (1,)
+        step = max(1, PIECE // max(1, math.prod(columns)))
+        for first in range(0, rows, step):
+            yield self._rows(name, first, min(first + step, rows))
 
     def _rows(self, name: str, first: int, end: int) -> np.ndarray:
         shard = self._shard_of[name]
@@ -92,7 +99,8 @@ class SafetensorsFolder:
                 part = file.get_slice(name)
                 if tuple(part.get_shape()) != self.shapes[name] or part.get_dtype() != self._dtypes[name]:
                     raise SafetensorError(f"{name!r} is another")
-                return np.asarray(part[first:end] if self.shapes[name] else file.get_tensor(name))
+                found = part[first:end] if self.shapes[name] else file.get_tensor(name).reshape(1)
+                return np.ascontiguousarray(found, dtype=np.float32)
             except SafetensorError as error:
                 raise CheckpointError(f"{shard} changed since it was opened: {error}") from error
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+
+PIECE = 1 << 24
+"""Elements that are read at a time of a tensor that may be larger than a layer: 64 MiB as float32."""
 
 
 class TensorSource(Protocol):
@@ -37,3 +40,6 @@ class TensorSource(Protocol):
 
     def tensor(self, name: str) -> np.ndarray:
         """The tensor `name` of `shapes`: float32, C order, read now and not kept."""
+
+    def pieces(self, name: str) -> Iterator[np.ndarray]:
+        """`tensor(name)` cut between rows, a piece of about PIECE elements at a time."""

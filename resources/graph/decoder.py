@@ -20,7 +20,7 @@ def write_decoder(w: OnnxWriter, checkpoint: Checkpoint) -> str:
 def _embedding(w: OnnxWriter, checkpoint: Checkpoint) -> str:
     """[T, hidden] from `input_ids`."""
     c = checkpoint.config.embedding
-    table = w.weight("embed_tokens.weight", checkpoint.tensor("embed_tokens.weight"))
+    table = w.weight_in_pieces("embed_tokens.weight", checkpoint.pieces("embed_tokens.weight"))
     x = w.op("Gather", "embed_tokens", table, "input_ids")
     if c.multiplier != 1:
         x = w.op("Mul", "embed_tokens/multiplied", x, scalar(w, c.multiplier))

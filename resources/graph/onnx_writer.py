@@ -6,6 +6,7 @@ same calls give the same bytes. For little-endian machines, as every one is that
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -56,23 +57,17 @@ class OnnxWriter:
 
         One that overflows it is an error.
         """
-        precision = np.dtype(np.float32) if wide else self.precision
-        with np.errstate(over="ignore"):
-            array = np.ascontiguousarray(array, dtype=precision)
-        if not np.isfinite(array).all():
-            raise CheckpointError(f"{name} is not finite in {precision}; use float32, or a sound checkpoint")
-        self._data.write(b"\0" * (-self._data.tell() % ALIGNMENT))
-        tensor = TensorProto(name=name, data_type=_element_type(array), dims=array.shape)
-        tensor.data_location = TensorProto.EXTERNAL
-        for key, value in (("location", self._data_name), ("offset", self._data.tell()), ("length", array.nbytes)):
-            tensor.external_data.add(key=key, value=str(value))
-        # As bytes: bfloat16 is not numpy's own and has no buffer.
-        self._data.write(array.reshape(-1).view(np.uint8).data)
-        return self._add(tensor)
+        return self._weight(name, [array], np.dtype(np.float32) if wide else self.precision)
+
+    def weight_in_pieces(self, name: str, pieces: Iterable[np.ndarray]) -> str:
+        """As `weight`, of an array that comes cut between rows, a piece at a time."""
+        return self._weight(name, pieces, self.precision)
 
     def constant(self, name: str, array: np.ndarray) -> str:
         """A small constant, kept inside the graph file; asked for again, it is shared."""
-        tensor = TensorProto(name=name, data_type=_element_type(array), dims=array.shape, raw_data=array.tobytes())
+        tensor = TensorProto(
+            name=name, data_type=_element_type(array.dtype), dims=array.shape, raw_data=array.tobytes()
+        )
         if self._initializers.get(name) == tensor:
             return name
         return self._add(tensor)
@@ -92,6 +87,24 @@ class OnnxWriter:
         model.ir_version = 8
         self._path.write_bytes(model.SerializeToString(deterministic=True))
 
+    def _weight(self, name: str, pieces: Iterable[np.ndarray], precision: np.dtype) -> str:
+        self._data.write(b"\0" * (-self._data.tell() % ALIGNMENT))
+        offset, rows, columns = self._data.tell(), 0, ()
+        for piece in pieces:
+            with np.errstate(over="ignore"):
+                array = np.ascontiguousarray(piece, dtype=precision)
+            if not np.isfinite(array).all():
+                raise CheckpointError(f"{name} is not finite in {precision}; use float32, or a sound checkpoint")
+            # As bytes: bfloat16 is not numpy's own and has no buffer.
+            self._data.write(array.reshape(-1).view(np.uint8).data)
+            rows, columns = rows + len(array), array.shape[1:]
+        tensor = TensorProto(name=name, data_type=_element_type(precision), dims=(rows, *columns))
+        tensor.data_location = TensorProto.EXTERNAL
+        length = self._data.tell() - offset
+        for key, value in (("location", self._data_name), ("offset", offset), ("length", length)):
+            tensor.external_data.add(key=key, value=str(value))
+        return self._add(tensor)
+
     def _add(self, tensor: TensorProto) -> str:
         if tensor.name in self._initializers:
             raise ValueError(f"the graph has two initializers named {tensor.name!r}")
@@ -99,5 +112,5 @@ class OnnxWriter:
         return tensor.name
 
 
-def _element_type(array: np.ndarray) -> int:
-    return int(helper.np_dtype_to_tensor_dtype(array.dtype))
+def _element_type(dtype: np.dtype) -> int:
+    return int(helper.np_dtype_to_tensor_dtype(dtype))

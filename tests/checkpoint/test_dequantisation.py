@@ -10,6 +10,7 @@ import gguf
 import numpy as np
 import pytest
 
+from resources.checkpoint import gguf_file
 from resources.checkpoint.gguf_file import GgufFile
 from resources.errors import CheckpointError
 
@@ -137,7 +138,7 @@ def stored(path, data, kind):
 
 
 @pytest.mark.parametrize("kind", FORMULAS, ids=lambda kind: kind.name)
-def test_every_element_is_what_the_formula_says(tmp_path, kind):
+def test_every_element_is_what_the_formula_says(tmp_path, monkeypatch, kind):
     formula, halves = FORMULAS[kind]
     elements, size = gguf.GGML_QUANT_SIZES[kind]
     random = np.random.default_rng(int(kind))
@@ -154,6 +155,10 @@ def test_every_element_is_what_the_formula_says(tmp_path, kind):
     read = file.tensor("t")
     assert (read.dtype, read.shape, file.shapes) == (np.float32, (ROWS, BLOCKS * elements), {"t": read.shape})
     np.testing.assert_allclose(read, np.array(expected), rtol=1e-6, atol=1e-6)
+    monkeypatch.setattr(gguf_file, "PIECE", read.shape[1] * 2)
+    pieces = list(file.pieces("t"))
+    assert [len(piece) for piece in pieces] == [2, 1]
+    np.testing.assert_array_equal(np.concatenate(pieces), read)
 
 
 def test_float32_is_kept_bit_for_bit(tmp_path):

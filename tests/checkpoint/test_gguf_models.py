@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from resources.checkpoint import open_checkpoint
+from resources.checkpoint import gguf_file, open_checkpoint, safetensors_folder
 from resources.checkpoint.architectures import ARCHITECTURES
 from resources.checkpoint.config import tensor_specs
 from resources.checkpoint.gguf_families import GGUF_FAMILIES
@@ -64,6 +64,17 @@ def test_a_converted_file_is_the_model_that_it_was_converted_from(pair):
             assert found[name] == pytest.approx(value, rel=2e-7), name
         elif name != ".architecture":
             assert found[name] == value, name
+
+
+def test_a_weight_in_pieces_is_the_weight(pair, monkeypatch):
+    monkeypatch.setattr(gguf_file, "PIECE", 100)
+    monkeypatch.setattr(safetensors_folder, "PIECE", 100)
+    for source in pair[1:]:
+        checkpoint = open_checkpoint(str(source))
+        assert len(list(checkpoint.pieces("embed_tokens.weight"))) > 1
+        for spec in tensor_specs(checkpoint.config):
+            pieces = np.concatenate(list(checkpoint.pieces(spec.name)))
+            np.testing.assert_array_equal(pieces, checkpoint.tensor(spec.name))
 
 
 def leaves(value, name=""):

@@ -54,6 +54,9 @@ def test_a_weight_is_the_same_in_pieces_of_any_size(tmp_path, monkeypatch, piece
     folder = SafetensorsFolder(write(tmp_path / "m"))
     for name, weight in WEIGHTS.items():
         np.testing.assert_array_equal(folder.tensor(name), weight)
+        pieces = list(folder.pieces(name))
+        assert all(len(p) == 1 or p.size <= piece for p in pieces)
+        np.testing.assert_array_equal(np.concatenate(pieces), weight)
 
 
 def test_a_number_alone_and_an_empty_tensor_are_read(tmp_path):

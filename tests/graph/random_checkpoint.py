@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -35,3 +36,6 @@ class RandomCheckpoint(Checkpoint):
         random = np.random.default_rng(zlib.crc32(name.encode()))
         weight = random.standard_normal(self._shapes[name], dtype=np.float32)
         return 1 + weight / 5 if name.endswith("norm.weight") else weight / np.float32(weight.shape[-1] ** 0.5)
+
+    def pieces(self, name: str) -> Iterator[np.ndarray]:
+        yield self.tensor(name)

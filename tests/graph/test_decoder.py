@@ -85,13 +85,13 @@ def test_a_score_cap_bounds_the_scores(tmp_path):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_canonical_tensor_is_read_once(tmp_path, name, monkeypatch):
     checkpoint = open_checkpoint(str(CHECKPOINTS / name))
-    read, tensor = [], checkpoint.tensor
+    read = []
 
-    def counted(name):
-        read.append(name)
-        return tensor(name)
+    def counted(reads):
+        return lambda name: read.append(name) or reads(name)
 
-    monkeypatch.setattr(checkpoint, "tensor", counted)
+    for way in ("tensor", "pieces"):
+        monkeypatch.setattr(checkpoint, way, counted(getattr(checkpoint, way)))
     write_packed_graph(checkpoint, tmp_path / "packed.onnx")
     assert sorted(read) == sorted(spec.name for spec in tensor_specs(checkpoint.config))
 

@@ -11,7 +11,8 @@ from resources.checkpoint.architectures.reader import ConfigReader
 from resources.checkpoint.config import DecoderConfig, tensor_specs
 
 
-def _as_stored(tensor: np.ndarray) -> np.ndarray:
+def as_stored(tensor: np.ndarray) -> np.ndarray:
+    """The tensor itself."""
     return tensor
 
 
@@ -22,7 +23,7 @@ class Source:
     name: str
     shape: tuple[int, ...]
     """Of the stored tensor."""
-    take: Callable[[np.ndarray], np.ndarray] = field(default=_as_stored)
+    take: Callable[[np.ndarray], np.ndarray] = field(default=as_stored)
     """The stored tensor -> the canonical one."""
 
 
