@@ -34,6 +34,9 @@ ARCHITECTURES: dict[str, Architecture] = {
 }
 """By transformers' `model_type`."""
 
+_KINDS = ("ForCausalLM", "LMHeadModel", "Model", "TextModel", "ForSequenceClassification", "ForTokenClassification")
+"""How the names of transformers' classes over a causal decoder end."""
+
 __all__ = ["ARCHITECTURES", "Source", "read_config", "read_sources"]
 
 
@@ -43,6 +46,7 @@ def read_config(values: Mapping[str, Any], *, where: str) -> DecoderConfig:
     family = reader.text("model_type")
     if family not in ARCHITECTURES:
         raise CheckpointError(f"{where} holds the architecture {family!r}; supported: {', '.join(ARCHITECTURES)}")
+    _check_classes(values, ARCHITECTURES[family], reader)
     config = ARCHITECTURES[family].read_config(reader)
     reader.finish()
     _check(config, where)
@@ -84,6 +88,14 @@ def _prefix(architecture: Architecture, sources: Mapping[str, Source], shapes: M
 
 def _prefixed(source: Source, prefix: str) -> Source:
     return replace(source, name=prefix + source.name)
+
+
+def _check_classes(values: Mapping[str, Any], architecture: Architecture, reader: ConfigReader) -> None:
+    """Refuses a checkpoint of a class of its own, which may compute something else under the family's name."""
+    known = [architecture.classes + kind for kind in _KINDS]
+    named = values.get("architectures") or []
+    if type(named) is not list or not set(map(str, named)) <= set(known):
+        raise reader.refusal("architectures", ", ".join(known))
 
 
 def _check(config: DecoderConfig, where: str) -> None:

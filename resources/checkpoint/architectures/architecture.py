@@ -31,6 +31,8 @@ class Source:
 class Architecture:
     """One family of decoders."""
 
+    classes: str
+    """How the names of its classes in transformers begin: "Llama"."""
     read_config: Callable[[ConfigReader], DecoderConfig]
     """Takes every key that the family knows; whatever it leaves is refused afterwards."""
     sources: Callable[[DecoderConfig], Mapping[str, Source]]

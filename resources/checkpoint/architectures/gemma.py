@@ -100,5 +100,5 @@ def _sources(config: DecoderConfig) -> Mapping[str, Source]:
     return renamed(config, NAMES | norms)
 
 
-GEMMA2 = Architecture(read_config=_read_gemma2, sources=_sources)
-GEMMA3 = Architecture(read_config=_read_gemma3, sources=_sources)
+GEMMA2 = Architecture(classes="Gemma2", read_config=_read_gemma2, sources=_sources)
+GEMMA3 = Architecture(classes="Gemma3", read_config=_read_gemma3, sources=_sources)

@@ -74,6 +74,7 @@ def _rows_of_transpose(first: int, end: int) -> Callable[[np.ndarray], np.ndarra
 
 
 GPT2 = Architecture(
+    classes="GPT2",
     read_config=_read_gpt2,
     sources=_sources,
     prefixes=("transformer.", ""),

@@ -91,6 +91,7 @@ def _of_each_head(part: int, heads: int) -> Callable[[np.ndarray], np.ndarray]:
 
 
 GPT_NEOX = Architecture(
+    classes="GPTNeoX",
     read_config=_read_gpt_neox,
     sources=_sources,
     prefixes=("gpt_neox.", ""),

@@ -37,4 +37,4 @@ def _read_granite(reader: ConfigReader) -> DecoderConfig:
     )
 
 
-GRANITE = Architecture(read_config=_read_granite, sources=llama_sources)
+GRANITE = Architecture(classes="Granite", read_config=_read_granite, sources=llama_sources)

@@ -165,5 +165,5 @@ def _read_mistral(reader: ConfigReader) -> DecoderConfig:
     return llama_like(reader, attention=attention, layers=(layer,) * read_layer_count(reader))
 
 
-LLAMA = Architecture(read_config=_read_llama, sources=llama_sources)
-MISTRAL = Architecture(read_config=_read_mistral, sources=llama_sources)
+LLAMA = Architecture(classes="Llama", read_config=_read_llama, sources=llama_sources)
+MISTRAL = Architecture(classes="Mistral", read_config=_read_mistral, sources=llama_sources)

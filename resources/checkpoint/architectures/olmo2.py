@@ -38,4 +38,4 @@ def _sources(config: DecoderConfig) -> Mapping[str, Source]:
     return renamed(config, NAMES | after)
 
 
-OLMO2 = Architecture(read_config=_read_olmo2, sources=_sources)
+OLMO2 = Architecture(classes="Olmo2", read_config=_read_olmo2, sources=_sources)

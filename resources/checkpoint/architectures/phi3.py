@@ -59,4 +59,4 @@ def _sources(config: DecoderConfig) -> Mapping[str, Source]:
     return sources
 
 
-PHI3 = Architecture(read_config=_read_phi3, sources=_sources)
+PHI3 = Architecture(classes="Phi3", read_config=_read_phi3, sources=_sources)

@@ -44,5 +44,5 @@ def _read(reader: ConfigReader, attention: Attention) -> DecoderConfig:
     return llama_like(reader, attention=attention, layers=layers)
 
 
-QWEN2 = Architecture(read_config=_read_qwen2, sources=llama_sources)
-QWEN3 = Architecture(read_config=_read_qwen3, sources=llama_sources)
+QWEN2 = Architecture(classes="Qwen2", read_config=_read_qwen2, sources=llama_sources)
+QWEN3 = Architecture(classes="Qwen3", read_config=_read_qwen3, sources=llama_sources)

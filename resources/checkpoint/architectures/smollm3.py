@@ -48,4 +48,4 @@ def _read_layers(reader: ConfigReader, *, head_dim: int) -> tuple[Layer, ...]:
     return tuple(Layer(rotary=rotary if t else None, window=w) for t, w in zip(turned, windows, strict=True))
 
 
-SMOLLM3 = Architecture(read_config=_read_smollm3, sources=llama_sources)
+SMOLLM3 = Architecture(classes="SmolLM3", read_config=_read_smollm3, sources=llama_sources)

@@ -29,6 +29,8 @@ UNUSED = {
 
 REFUSED = [
     ("llama2", {"model_type": "llama4"}, "it holds the architecture 'llama4'; supported: llama, "),
+    ("llama2", {"architectures": ["LlamaBiModel"]}, r"'architectures' of it is \[\"LlamaBiModel\"\]; supported: Llama"),
+    ("llama2", {"architectures": "LlamaForCausalLM"}, "'architectures' of it is \"LlamaForCausalLM\""),
     ("llama2", {"num_key_value_heads": 3}, "it has 4 heads over 3 key-value heads; expected a multiple"),
     ("llama2", {"head_dim": 9}, "turns 9.0 of a head's 9 dimensions; expected an even number"),
     ("llama2", {"hidden_act": "relu"}, "'hidden_act' of it is \"relu\"; supported: silu, "),
