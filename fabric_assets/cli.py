@@ -20,6 +20,7 @@ import dagster as dg
 from fabric_assets import report_text
 from fabric_assets.defs.partitions import probe_shards
 from fabric_assets.instance import initialise, open_instance
+from fabric_assets.options import probe_options, tokenizer_options, tokenizer_settings
 from io_managers import layout, reading
 from io_managers.delta_table import StoreError
 from io_managers.lineage import LineageError
@@ -55,36 +56,6 @@ def fabric() -> None:
     _show_progress()
 
 
-def probe_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that say how a probe file is read and cut."""
-    for option in reversed(
-        [
-            click.argument("probes", type=click.Path(exists=True, path_type=Path)),
-            click.option("--text-field", default="text", show_default=True, help="Field that holds the text."),
-            click.option("--id-field", default=None, help="Field that holds the probe id; unset: file name and row."),
-            click.option("--token-ids-field", default=None, help="Field of given token ids, used instead of a text."),
-            click.option(
-                "--format",
-                "file_format",
-                type=click.Choice(["auto", "jsonl", "parquet", "csv", "text"]),
-                default="auto",
-                show_default=True,
-                help="auto: by the file's ending.",
-            ),
-            click.option("--name", default=None, help="The probe set's name; unset: from the file's name."),
-            click.option(
-                "--shard-rows",
-                type=click.IntRange(min=1),
-                default=10_000,
-                show_default=True,
-                help="Most rows of one partition.",
-            ),
-        ]
-    ):
-        command = option(command)
-    return command
-
-
 @fabric.command()
 def init() -> None:
     """Make FABRIC_HOME with its Dagster instance, once; print where it is."""
@@ -103,14 +74,10 @@ def register_command(probes: Path, **options: Any) -> None:
 
 @fabric.command()
 @probe_options
-@click.option("--model", default=None, help="A path to a GGUF file; unset: FABRIC_MODEL, else the packaged model.")
 @click.option(
-    "--over-long",
-    type=click.Choice(["refuse", "truncate_left", "truncate_right"]),
-    default="refuse",
-    show_default=True,
-    help="What happens to a text with more tokens than --max-tokens.",
+    "--model", default=None, help="A folder, a GGUF file or a hub id; unset: FABRIC_MODEL, else the packaged model."
 )
+@tokenizer_options
 @click.option(
     "--max-tokens", type=click.IntRange(min=2), default=1024, show_default=True, help="Most tokens of one sequence."
 )
@@ -155,7 +122,6 @@ def register_command(probes: Path, **options: Any) -> None:
 def extract(
     probes: Path,
     model: str | None,
-    over_long: str,
     max_tokens: int,
     max_batch_tokens: int,
     max_batch_size: int,
@@ -167,8 +133,7 @@ def extract(
 ) -> None:
     """Extract one vector for each probe of PROBES (a file or a folder) into the lake."""
     started = time.monotonic()
-    settings: dict[str, Any] = {
-        "over_long": over_long,
+    settings: dict[str, Any] = tokenizer_settings(options) | {
         "max_input_len": max_tokens,
         "max_num_tokens": max(max_batch_tokens, max_tokens),
         "max_batch_size": max_batch_size,
@@ -251,6 +216,7 @@ def _register(
     text_field: str,
     id_field: str | None,
     token_ids_field: str | None,
+    messages_field: str | None,
     file_format: Any,
     name: str | None,
     shard_rows: int,
@@ -259,7 +225,11 @@ def _register(
         probes,
         name=name,
         format=ProbeFormat(
-            format=file_format, text_field=text_field, id_field=id_field, token_ids_field=token_ids_field
+            format=file_format,
+            text_field=text_field,
+            id_field=id_field,
+            token_ids_field=token_ids_field,
+            messages_field=messages_field,
         ),
         shard_rows=shard_rows,
         folder=layout.probes_path(),

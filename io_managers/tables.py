@@ -35,6 +35,7 @@ def _column(name: str, kind: pa.DataType, *, nullable: bool = False) -> pa.Field
 
 _TEXT, _INT, _LONG, _FLAG, _BYTES = pa.string(), pa.int32(), pa.int64(), pa.bool_(), pa.binary()
 _IDS = pa.list_(pa.field("element", pa.int32(), nullable=False))
+_MESSAGE = pa.struct([_column("role", _TEXT), _column("content", _TEXT)])
 
 PROBE_SETS = TableSpec(
     name="probe_sets",
@@ -47,6 +48,7 @@ PROBE_SETS = TableSpec(
             _column("token_ids", _IDS, nullable=True),
             _column("source_uri", _TEXT),
             _column("source_row", _LONG),
+            _column("messages", pa.list_(_column("element", _MESSAGE)), nullable=True),
         ]
     ),
 )

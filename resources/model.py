@@ -13,7 +13,8 @@ import dagster as dg
 from pydantic import Field
 
 from resources.checkpoint import DEFAULT_CHECKPOINT, Checkpoint, open_checkpoint
-from resources.checkpoint.tokenizer import Tokenizer, TokenizerPolicy
+from resources.checkpoint.policy import TokenizerPolicy
+from resources.checkpoint.tokenizer import Tokenizer
 from resources.records import Limits
 
 
@@ -23,16 +24,28 @@ class Model(dg.ConfigurableResource):
     # None, not what FABRIC_MODEL says: run configuration of any other field puts a field's own default back.
     checkpoint: str | None = Field(
         default=None,
-        description="The packaged default's name, or a path to a GGUF file; unset: FABRIC_MODEL, else that default.",
+        description="The packaged default's name, a folder of safetensors, a GGUF file or a hub id; unset: "
+        "FABRIC_MODEL, else that default.",
     )
     over_long: Literal["refuse", "truncate_left", "truncate_right"] = Field(
         default="refuse",
-        description="A text of more than max_input_len tokens is refused, or cut at its start or its end.",
+        description="A probe of more than max_input_len tokens is refused, or cut at its start or its end.",
     )
     add_bos: bool | None = Field(default=None, description="Put BOS first; unset: as the checkpoint says.")
     add_eos: bool | None = Field(default=None, description="Put EOS last; unset: as the checkpoint says.")
     parse_special: bool = Field(
         default=True, description="Read special tokens written in a text as such (as transformers does)."
+    )
+    chat: Literal["none", "turns", "generation_prompt"] = Field(
+        default="none",
+        description="Apply the checkpoint's chat template, without or with the opening of the assistant's next turn. A "
+        "text is then the one message of a user; BOS and EOS, where unset, are what the template writes.",
+    )
+    chat_date: str | None = Field(
+        default=None, description="The day (YYYY-MM-DD) for a chat template that asks for today's date."
+    )
+    chat_variables: str = Field(
+        default="{}", description="A JSON object of further variables for the chat template, like enable_thinking."
     )
     max_input_len: int = Field(
         default=1024, ge=2, description="Most tokens of one sequence; never more than the checkpoint has positions for."
@@ -57,6 +70,9 @@ class Model(dg.ConfigurableResource):
             add_eos=self.add_eos,
             parse_special=self.parse_special,
             over_long=self.over_long,
+            chat=self.chat,
+            chat_date=self.chat_date,
+            chat_variables=self.chat_variables,
             max_tokens=self.limits.max_input_len,
         )
         return _tokenizer(self._spec, policy)

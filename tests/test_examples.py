@@ -20,7 +20,7 @@ from tests.tiny import tiny_gguf
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 NOT_IN_A_JSONL_FILE = {"invalid-csv", "ragged-row", "unclosed-quote"}
-NOT_FOR_TEXTS = {"missing-token-ids", "invalid-token-ids"}
+NOT_FOR_TEXTS = {"missing-token-ids", "invalid-token-ids", "missing-messages", "invalid-messages"}
 TOO_LARGE_TO_COMMIT = {"row-too-long"}
 
 

@@ -75,7 +75,7 @@ def _record_batches(probe_set: ProbeSet, shard: Shard) -> Iterator[pa.RecordBatc
     for row in read_shard(probe_set, shard):
         if isinstance(row, Probe):
             rows.append(row)
-            characters += len(row.text or "")
+            characters += len(row.text or "") + sum(len(message.content) for message in row.messages or ())
         if len(rows) == ROWS_A_BATCH or characters >= CHARACTERS_A_BATCH:
             yield PROBE_SETS.rows_of(rows)
             rows, characters = [], 0

@@ -23,8 +23,8 @@ SHARD_DIGITS = 5
 class ProbeFormat:
     """How the user's files are read. Field names are top-level JSON keys or column names.
 
-    With `token_ids_field` a probe is its given token ids, and the text field is not read. Without `id_field` a probe's
-    id is the file's name (relative to the registered folder), a colon, and its source row.
+    With `token_ids_field` a probe is its given token ids, with `messages_field` a chat, and the text field is not read.
+    Without `id_field` a probe's id is the file's name (relative to the registered folder), a colon, and its source row.
     """
 
     format: Literal["auto", "jsonl", "parquet", "csv", "text"] = "auto"
@@ -32,17 +32,23 @@ class ProbeFormat:
     text_field: str = "text"
     id_field: str | None = None
     token_ids_field: str | None = None
+    messages_field: str | None = None
 
     def __post_init__(self) -> None:
         if self.format != "auto" and self.format not in get_args(FileFormat):
             raise ConfigurationError(f"format is {self.format!r}; expected auto, {', '.join(get_args(FileFormat))}")
+        if self.token_ids_field and self.messages_field:
+            raise ConfigurationError("token_ids_field and messages_field are both set; a probe is one of the two")
 
     @property
     def named_fields(self) -> dict[str, str]:
         """The fields that a file must have, each with the option that names it."""
-        fields = (
-            {self.token_ids_field: "--token-ids-field"} if self.token_ids_field else {self.text_field: "--text-field"}
-        )
+        if self.token_ids_field:
+            fields = {self.token_ids_field: "--token-ids-field"}
+        elif self.messages_field:
+            fields = {self.messages_field: "--messages-field"}
+        else:
+            fields = {self.text_field: "--text-field"}
         return fields | ({self.id_field: "--id-field"} if self.id_field else {})
 
 

@@ -11,8 +11,8 @@ import json
 from typing import Any
 
 from resources.probe_files.probe_set import ProbeFormat, Source
-from resources.probe_files.rows import Fault, Row
-from resources.records import Probe, Refusal
+from resources.probe_files.rows import Fault, Row, listed
+from resources.records import Message, Probe, Refusal
 
 STAGE = "probe_sets"
 
@@ -34,6 +34,8 @@ REASONS = {
     "lone-surrogate": "the text holds half of a surrogate pair, which can't be written as UTF-8",
     "missing-token-ids": "the token ids field is absent or null",
     "invalid-token-ids": "the token ids are not a list of one or more integers from 0 to 2**31 - 1",
+    "missing-messages": "the messages field is absent or null",
+    "invalid-messages": "the messages are not a list of one or more objects of a role and a content, both strings",
 }
 """Every reason for which a row is refused here."""
 
@@ -61,6 +63,11 @@ def probe_or_refusal(
         if isinstance(ids, Fault):
             return refusal(ids)
         return Probe(part, probe_id, None, ids, source.uri, row.number)
+    if wanted.messages_field:
+        messages = _messages(row.fields.get(wanted.messages_field), wanted.messages_field)
+        if isinstance(messages, Fault):
+            return refusal(messages)
+        return Probe(part, probe_id, None, None, source.uri, row.number, messages)
     text = _text(row.fields.get(wanted.text_field), wanted.text_field)
     if isinstance(text, Fault):
         return refusal(text)
@@ -119,6 +126,47 @@ def _token_ids(value: Any, field: str) -> tuple[int, ...] | Fault:
         if type(token) is not int or not 0 <= token <= _MAX_TOKEN_ID:
             return Fault("invalid-token-ids", f"token {index} of field {field!r} is {ascii(token)[:40]}")
     return tuple(value)
+
+
+def _messages(value: Any, field: str) -> tuple[Message, ...] | Fault:
+    if isinstance(value, Fault):
+        return value
+    if value is None:
+        return Fault("missing-messages", f"field {field!r} is absent or null")
+    if isinstance(value, str):  # a CSV field can only spell a list
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError) as error:
+            return Fault("invalid-messages", f"field {field!r} spells no JSON list: {error}")
+    if not isinstance(value, list) or not value:
+        seen = "an empty list" if value == [] else f"a {type(value).__name__}"
+        return Fault("invalid-messages", f"field {field!r} is {seen}; expected a list of messages")
+    messages: list[Message] = []
+    for index, item in enumerate(value):
+        message = _message(item, f"message {index} of field {field!r}")
+        if isinstance(message, Fault):
+            return message
+        messages.append(message)
+    return tuple(messages)
+
+
+def _message(value: Any, where: str) -> Message | Fault:
+    if not isinstance(value, dict):
+        return Fault("invalid-messages", f"{where} is a {type(value).__name__}; expected an object")
+    # A Parquet struct has every field in every row, and null where a message has none.
+    given = {key: part for key, part in value.items() if part is not None}
+    if given.keys() != {"role", "content"}:
+        return Fault("invalid-messages", f"{where} has {listed(list(given)) or 'nothing'}; expected role and content")
+    for key, part in given.items():
+        if isinstance(part, Fault):
+            return part
+        if not isinstance(part, str):
+            return Fault("invalid-messages", f"{key} of {where} is a {type(part).__name__}; expected a string")
+        if not _encodable(part):
+            return Fault("lone-surrogate", f"{key} of {where} can't be written as UTF-8")
+    if not given["role"]:
+        return Fault("invalid-messages", f"role of {where} is an empty string")
+    return Message(given["role"], given["content"])
 
 
 def _encodable(text: str) -> bool:

@@ -203,7 +203,7 @@ def _read_source(source: Source, path: Path, n_rows: int) -> Source:
 def _checked_rows(path: Path, source: Source, wanted: ProbeFormat) -> Iterator[Row]:
     """The rows of a file whose wanted fields exist: in its schema or header, or in one of its JSON objects."""
     _check_bytes(path, source.format)
-    if source.format == "text" and (wanted.id_field or wanted.token_ids_field):
+    if source.format == "text" and (wanted.id_field or wanted.token_ids_field or wanted.messages_field):
         raise ProbeFileError(f"{path} is a text file, a text a line without fields; leave out --id-field and such")
     declared = field_names(path, source.format)
     if declared is not None:

@@ -96,6 +96,9 @@ def check_parquet_types(path: Path, wanted: ProbeFormat) -> None:
         if name == wanted.token_ids_field:
             fits = _is_list(kind) and pa.types.is_integer(kind.value_type)
             expected = "a list of integers"
+        elif name == wanted.messages_field:
+            fits = _is_text(kind) or (_is_list(kind) and _is_message(kind.value_type))
+            expected = "a list of structs of the strings role and content"
         else:
             fits = _is_text(kind) or (name == wanted.id_field and pa.types.is_integer(kind))
             expected = "a string or an integer" if name == wanted.id_field else "a string"
@@ -223,16 +226,32 @@ def _parquet_rows(path: Path, columns: list[str], first_row: int) -> Iterator[Ro
 def _batch_rows(batch: pa.RecordBatch, number: int) -> Iterator[Row]:
     values = [_python_values(column) for column in batch.columns]
     for row in zip(*values, strict=True):
-        fields = {name: _decoded_value(value) for name, value in zip(batch.schema.names, row, strict=True)}
-        yield Row(number, 0, fields, None)
+        yield Row(number, 0, dict(zip(batch.schema.names, row, strict=True)), None)
         number += 1
 
 
 def _python_values(column: pa.Array) -> list[Any]:
-    """Text as bytes: Arrow doesn't check a Parquet file's UTF-8, and one bad value must not cost a whole batch."""
+    """Text is taken as bytes: Arrow doesn't check a Parquet file's UTF-8, and one bad value must not cost a batch."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    return (column.cast(pa.large_binary()) if _is_text(column.type) else column).to_pylist()
+    if _is_text(column.type):
+        return [_decoded_value(value) for value in column.cast(pa.large_binary()).to_pylist()]
+    if _is_list(column.type) and _is_message(column.type.value_type):
+        return [
+            _decoded_messages(value) for value in column.cast(pa.list_(_as_bytes(column.type.value_type))).to_pylist()
+        ]
+    return column.to_pylist()
+
+
+def _as_bytes(struct: pa.StructType) -> pa.StructType:
+    return pa.struct([f.with_type(pa.large_binary()) if _is_text(f.type) else f for f in struct])
+
+
+def _decoded_messages(messages: list[Any] | None) -> Any:
+    """Each struct with its text decoded, or what is wrong with one of them."""
+    decoded = [m and {name: _decoded_value(value) for name, value in m.items()} for m in messages or ()]
+    faults = (value for message in decoded if message for value in message.values() if isinstance(value, Fault))
+    return next(faults, None if messages is None else decoded)
 
 
 def _decoded_value(value: Any) -> Any:
@@ -254,6 +273,13 @@ def _is_text(kind: pa.DataType) -> bool:
     is_a = pa.types
     strings = is_a.is_string(kind) or is_a.is_large_string(kind) or is_a.is_string_view(kind)
     return strings or is_a.is_binary(kind) or is_a.is_large_binary(kind) or is_a.is_binary_view(kind)
+
+
+def _is_message(kind: pa.DataType) -> bool:
+    if not pa.types.is_struct(kind):
+        return False
+    texts = {field.name for field in kind if _is_text(field.type)}
+    return {"role", "content"} <= texts
 
 
 def _is_list(kind: pa.DataType) -> bool:

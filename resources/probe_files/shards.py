@@ -6,6 +6,7 @@ Every row of the shard gives one `Probe` or one `Refusal`, in the files' order.
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -90,11 +91,12 @@ def source_path(source: Source) -> Path:
 
 
 def _content(probe: Probe) -> tuple[bytes, ...]:
-    content = (
-        b"text" + probe.text.encode()
-        if probe.text is not None
-        else b"ids" + np.array(probe.token_ids, dtype="<i4").tobytes()
-    )
+    if probe.text is not None:
+        content = b"text" + probe.text.encode()
+    elif probe.messages is not None:
+        content = b"chat" + json.dumps(probe.messages).encode()
+    else:
+        content = b"ids" + np.array(probe.token_ids, dtype="<i4").tobytes()
     return probe.probe_id.encode(), content, probe.source_uri.encode(), struct.pack("<q", probe.source_row)
 
 

@@ -65,10 +65,10 @@ def tokenise_partition(
 ) -> TokenisedPartition:
     """Tokenises `probes` and cuts them into work items within `limits`.
 
-    `probes` has the columns probe_id, text, token_ids, source_uri and source_row, as the `probe_sets` table; ids are
-    unique within the partition. `probes_digest` identifies what they were read from, and goes into the manifest. A
-    token id must be under `vocab_size`, the engine's. `scratch` is a folder for files that the result's `close`
-    removes.
+    `probes` has the columns probe_id, text, token_ids, messages, source_uri and source_row, as the `probe_sets` table;
+    ids are unique within the partition. `probes_digest` identifies what they were read from, and goes into the
+    manifest. A token id must be under `vocab_size`, the engine's. `scratch` is a folder for files that the result's
+    `close` removes.
     """
     scratch.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="tokenise-", dir=scratch))

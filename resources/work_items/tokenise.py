@@ -12,8 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from resources.checkpoint import chat_template
+from resources.checkpoint.chat_template import Unencodable
 from resources.external_sort import ExternalSort
-from resources.records import Limits, Refusal, token_hash
+from resources.records import Limits, Message, Refusal, token_hash
 from resources.work_items.rows import TOKENISED, id_lists
 
 STAGE = "tokenised_batches"
@@ -22,6 +24,7 @@ REASONS = {
     "over-long": "the probe has more tokens than the policy or a packed batch takes",
     "no-tokens": "the text gives no token",
     "token-id-out-of-range": "a token id is not in the vocabulary",
+    **chat_template.REASONS,
 }
 """Every reason for which a probe is refused here."""
 
@@ -34,7 +37,7 @@ class Encoder(Protocol):
 
     tokenizer_id: str
 
-    def encode(self, texts: Sequence[str]) -> list[np.ndarray]: ...
+    def encode_probes(self, probes: Sequence[str | Sequence[Message]]) -> list[np.ndarray | Unencodable]: ...
 
     def fit(self, ids: np.ndarray) -> tuple[np.ndarray | None, bool]: ...
 
@@ -84,9 +87,8 @@ def add_tokens(
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Slices with a bounded number of rows and bytes, since a tokenizer's working memory goes with both."""
-    text, ids = pc.binary_length(batch.column("text")), pc.list_value_length(batch.column("token_ids"))
     first = held = 0
-    for row, size in enumerate(pc.add(pc.fill_null(text, 0), pc.fill_null(ids, 0)).to_pylist()):
+    for row, size in enumerate(_sizes(batch)):
         if row > first and (row - first == _ROWS_AT_ONCE or held + size > _BYTES_AT_ONCE):
             yield batch.slice(first, row - first)
             first, held = row, 0
@@ -95,15 +97,33 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield batch.slice(first)
 
 
-def _token_ids(piece: pa.RecordBatch, tokenizer: Encoder) -> list[np.ndarray]:
-    texts, given = piece.column("text").to_pylist(), piece.column("token_ids").to_pylist()
-    encoded = iter(tokenizer.encode([text for text in texts if text is not None]))
+def _sizes(batch: pa.RecordBatch) -> list[int]:
+    """Of each row: bytes of its text or chat, or its number of given ids."""
+    text, ids = pc.binary_length(batch.column("text")), pc.list_value_length(batch.column("token_ids"))
+    sizes = pc.add(pc.fill_null(text, 0), pc.fill_null(ids, 0)).to_numpy(zero_copy_only=False).astype(np.int64)
+    chats = batch.column("messages")
+    if chats.null_count < len(chats):
+        contents = pc.fill_null(pc.binary_length(pc.struct_field(chats.flatten(), "content")), 0)
+        np.add.at(sizes, pc.list_parent_indices(chats).to_numpy(), contents.to_numpy(zero_copy_only=False))
+    return sizes.tolist()
+
+
+def _token_ids(piece: pa.RecordBatch, tokenizer: Encoder) -> list[np.ndarray | Unencodable]:
+    texts, chats, given = (piece.column(name).to_pylist() for name in ("text", "messages", "token_ids"))
+    probes = [
+        text if chat is None else tuple(Message(**message) for message in chat)
+        for text, chat in zip(texts, chats, strict=True)
+    ]
+    encoded = iter(tokenizer.encode_probes([probe for probe in probes if probe is not None]))
     return [
-        np.array(ids, dtype=np.int32) if text is None else next(encoded) for text, ids in zip(texts, given, strict=True)
+        np.array(ids, dtype=np.int32) if probe is None else next(encoded)
+        for probe, ids in zip(probes, given, strict=True)
     ]
 
 
-def _fitted(ids: np.ndarray, tokenizer: Encoder, longest: int, vocab_size: int) -> _Fitted | _Fault:
+def _fitted(ids: np.ndarray | Unencodable, tokenizer: Encoder, longest: int, vocab_size: int) -> _Fitted | _Fault:
+    if isinstance(ids, Unencodable):
+        return _Fault(*ids)
     if len(ids) == 0:
         return _Fault("no-tokens", "the probe has no token")
     outside = ids[(ids < 0) | (ids >= vocab_size)]

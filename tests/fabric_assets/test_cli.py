@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from io_managers.reading import read_hidden_states
+from io_managers.reading import connect, read_hidden_states
+from resources.checkpoint import TokenizerPolicy, open_checkpoint
 from tests.tiny import tiny_gguf
 from tests.zoo import write_engine
 
@@ -76,11 +77,40 @@ def test_an_engine_that_is_there_already_is_used_within_its_own_limits(
     np.testing.assert_array_equal(same, vectors)
 
 
+CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + ' ' + m.content + '<|im_end|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>a' }}{% endif %}"
+)
+
+
+def test_chats_are_extracted_through_the_models_own_template(home: Path) -> None:
+    tiny_gguf(home / "tiny.gguf", metadata={"tokenizer.chat_template": CHATML})
+    turns = [{"role": "user", "content": "the"}]
+    chats = [{"chat": turns}, {"chat": [*turns, {"role": "assistant", "content": "a"}]}, {"chat": [{"role": "user"}]}]
+    probes = home / "chats.jsonl"
+    probes.write_text("".join(json.dumps(chat) + "\n" for chat in chats))
+    run = extract(home, probes, "--messages-field", "chat")
+    assert run.returncode == 2
+    assert "--messages-field needs --chat turns or --chat generation_prompt" in run.stderr
+    options = ["--max-tokens", 60, "--chat", "generation_prompt", "--no-parse-special", "--no-bos"]
+    run = extract(home, probes, "--messages-field", "chat", *options)
+    assert run.returncode == 0, run.stderr
+    assert "chats.00000: 2 vectors, 1 refused, 1 invalid-messages" in run.stdout
+    rows = connect().sql(
+        "SELECT p.probe_id, p.messages, h.n_tokens FROM probe_sets p JOIN hidden_states h USING (part, probe_id)"
+    )
+    found = {name: (messages, n) for name, messages, n in rows.fetchall()}
+    assert found["chats.jsonl:0"][0] == turns
+    policy = TokenizerPolicy(chat="generation_prompt", parse_special=False, add_bos=False)
+    tokenizer = open_checkpoint(str(home / "tiny.gguf")).tokenizer(policy)
+    assert found["chats.jsonl:0"][1] == len(tokenizer.encode(["the"])[0])
+
+
 def test_a_set_registered_again_in_fewer_shards_keeps_no_row_of_the_others(home: Path) -> None:
     assert extract(home, write_probes(home, 6), "--text-field", "q", "--shard-rows", 2).returncode == 0
     run = extract(home, write_probes(home, 3), "--text-field", "q", "--shard-rows", 2)
     assert run.returncode == 0, run.stderr
-    assert "probes.00002 is no shard of the set any more" in run.stdout
+    assert "probes.00002 was withdrawn: 2 vectors of 2 probes removed" in run.stdout
     ids, _ = read_hidden_states()
     assert sorted(ids["probe_id"]) == [f"probes.jsonl:{row}" for row in range(3)]
 
@@ -98,7 +128,7 @@ def test_export_writes_what_read_hidden_states_gives(home: Path) -> None:
         (["extract", "absent.jsonl"], 2, "does not exist"),
         (["extract", "{probes}"], 1, "fields seen"),
         (["extract", "{probes}", "--text-field", "q", "--model", "absent.gguf"], 1, "absent.gguf"),
-        (["extract", "{probes}", "--text-field", "q", "--model", "{probes}"], 1, "path of a .gguf file"),
+        (["extract", "{probes}", "--text-field", "q", "--model", "{probes}"], 1, "of a .gguf file"),
         (["extract", "{probes}", "--max-batch-size", "3"], 2, "x>=4"),
         (["extract", "{probes}", "--max-batch-tokens", "7"], 2, "x>=8"),
         (["extract", "{probes}", "--max-tokens", "1"], 2, "x>=2"),

@@ -27,6 +27,8 @@ WHOLE_FILE_PROBLEMS = {
     ),
     "another id": ("f.jsonl", b'{"text": "a"}\n', {"id_field": "id"}, "fields seen: text; .*--id-field"),
     "no token ids": ("f.jsonl", b'{"text": "a"}\n', {"token_ids_field": "ids"}, "seen: text; .*--token-ids-field"),
+    "no messages": ("f.jsonl", b'{"text": "a"}\n', {"messages_field": "chat"}, "seen: text; .*--messages-field"),
+    "messages of a text file": ("f.txt", b"one\n", {"messages_field": "chat"}, "without fields"),
     "no JSON at all": ("f.jsonl", b"one\ntwo\n", {}, "not one of its 2 lines is a JSON object; .*--format"),
     "no bytes": ("f.jsonl", b"", {}, "is empty"),
     "no rows": ("f.jsonl", b"\n\n", {}, "has no rows"),
@@ -53,6 +55,12 @@ WHOLE_FILE_PROBLEMS = {
         parquet(pa.table({"ids": [[0.5]]})),
         {"token_ids_field": "ids"},
         "expected a list of integers",
+    ),
+    "parquet, messages of other names": (
+        "f.parquet",
+        parquet(pa.table({"chat": [[{"from": "human", "value": "hi"}]]})),
+        {"messages_field": "chat"},
+        "expected a list of structs of the strings role and content",
     ),
     "parquet, no rows": ("f.parquet", parquet(pa.table({"text": pa.array([], pa.string())})), {}, "has no rows"),
 }

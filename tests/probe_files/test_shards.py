@@ -10,7 +10,7 @@ import pytest
 from resources.errors import ProbeFileError
 from resources.probe_files import REASONS, ProbeFormat, read_shard, register, shard_of, survey_shard
 from resources.probe_files.raw_rows import MAX_ROW_BYTES
-from resources.records import Probe, Refusal
+from resources.records import Message, Probe, Refusal
 from tests.probe_files.reading import outcomes, read_all
 
 
@@ -146,6 +146,83 @@ def test_token_ids_of_csv_and_parquet_files(tmp_path):
     ):
         rows = read_all(tmp_path / name, token_ids_field="ids")
         assert [row.token_ids if isinstance(row, Probe) else row.reason for row in rows] == expected
+
+
+USER, ASSISTANT = Message("user", "hi"), Message("assistant", "")
+
+
+@pytest.mark.parametrize(
+    ("line", "outcome"),
+    [
+        (b'{"chat": [{"role": "user", "content": "hi"}]}', (USER,)),
+        (b'{"chat": [{"content": "hi", "role": "user", "x": null}, {"role": "assistant", "content": ""}]}',
+         (USER, ASSISTANT)),
+        (b'{"chat": "[{\\"role\\": \\"user\\", \\"content\\": \\"hi\\"}]"}', (USER,)),
+        (b'{"chat": null}', "missing-messages"),
+        (b'{"text": "a text is no chat"}', "missing-messages"),
+        (b'{"chat": []}', "invalid-messages"),
+        (b'{"chat": {"role": "user", "content": "hi"}}', "invalid-messages"),
+        (b'{"chat": "hi"}', "invalid-messages"),
+        (b'{"chat": ["hi"]}', "invalid-messages"),
+        (b'{"chat": [null]}', "invalid-messages"),
+        (b'{"chat": [{"role": "user"}]}', "invalid-messages"),
+        (b'{"chat": [{"role": "user", "content": null}]}', "invalid-messages"),
+        (b'{"chat": [{"role": "", "content": "hi"}]}', "invalid-messages"),
+        (b'{"chat": [{"role": "user", "content": 1}]}', "invalid-messages"),
+        (b'{"chat": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]}', "invalid-messages"),
+        (b'{"chat": [{"role": "assistant", "content": "", "tool_calls": []}]}', "invalid-messages"),
+        (b'{"chat": [{"from": "human", "value": "hi"}]}', "invalid-messages"),
+        (b'{"chat": [{"role": "user", "content": "\\ud800"}]}', "lone-surrogate"),
+    ],
+)  # fmt: skip
+def test_chat_messages(tmp_path, line, outcome):
+    path = tmp_path / "f.jsonl"
+    path.write_bytes(b'{"chat": [{"role": "user", "content": "hi"}]}\n' + line)
+    row = read_all(path, messages_field="chat")[1]
+    assert (row.reason if isinstance(row, Refusal) else row.messages) == outcome
+    if isinstance(row, Probe):
+        assert (row.text, row.token_ids) == (None, None)
+
+
+def test_messages_of_csv_and_parquet_files(tmp_path):
+    turn = {"role": "user", "content": "hi", "name": None}
+    other = turn | {"name": "Ann"}
+    (tmp_path / "c.csv").write_text('chat\n"[{""role"": ""user"", ""content"": ""hi""}]"\nhi\n')
+    pq.write_table(pa.table({"chat": [[turn], [other], None, [], [None]]}), tmp_path / "p.parquet")
+    for name, expected in (
+        ("c.csv", [(USER,), "invalid-messages"]),
+        ("p.parquet", [(USER,), *["invalid-messages"], "missing-messages", *["invalid-messages"] * 2]),
+    ):
+        rows = read_all(tmp_path / name, messages_field="chat")
+        assert [row.messages if isinstance(row, Probe) else row.reason for row in rows] == expected
+
+
+def test_a_message_of_a_parquet_file_that_is_not_utf8_costs_its_own_row_alone(tmp_path):
+    message = pa.struct([("role", pa.string()), ("content", pa.string())])
+    contents = pa.array([b"hi", b"caf\xe9", b"hi"], pa.binary()).cast(pa.string(), safe=False)
+    structs = pa.StructArray.from_arrays([pa.array(["user"] * 3), contents], fields=list(message))
+    chats = pa.ListArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), structs)
+    pq.write_table(pa.table({"chat": chats}), tmp_path / "f.parquet")
+    rows = read_all(tmp_path / "f.parquet", messages_field="chat")
+    assert [row.messages if isinstance(row, Probe) else row.reason for row in rows] == [
+        (USER,),
+        "invalid-utf8",
+        (USER,),
+    ]
+
+
+def test_a_surveys_digest_tells_chats_and_texts_of_the_same_words_apart(tmp_path):
+    path = tmp_path / "f.jsonl"
+    digests = set()
+    for line, field in (
+        (b'{"x": [{"role": "user", "content": "hi"}]}', "messages_field"),
+        (b'{"x": [{"role": "userh", "content": "i"}]}', "messages_field"),
+        (b'{"x": "[[\\"user\\", \\"hi\\"]]"}', "text_field"),
+    ):
+        path.write_bytes(line)
+        probe_set = register(path, format=ProbeFormat(**{field: "x"}), folder=tmp_path / "registered")
+        digests.add(survey_shard(probe_set, probe_set.shards[0]).digest)
+    assert len(digests) == 3
 
 
 def test_a_row_that_is_too_long_is_refused(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from io_managers.tables import PROBE_SETS, TOKENISED_BATCHES
 from resources.checkpoint import open_checkpoint
 from resources.checkpoint.tokenizer import Tokenizer, TokenizerPolicy
-from resources.records import Limits, Refusal, partition_digest, token_hash, work_item_digest
+from resources.records import Limits, Message, Refusal, partition_digest, token_hash, work_item_digest
 from resources.work_items import ROWS, TokenisedPartition, cut, tokenise_partition
 from tests.tiny import tiny_gguf
 
@@ -28,13 +28,15 @@ def tokenizer(checkpoint) -> Tokenizer:
     return checkpoint.tokenizer(TokenizerPolicy(max_tokens=32))
 
 
-def probes(contents: dict[str, str | list[int]], *, batch_rows: int = 100) -> list[pa.RecordBatch]:
-    """Rows of `probe_sets`: a text or token ids for each id."""
-    rows = [
-        (PART, name, c if isinstance(c, str) else None, None if isinstance(c, str) else c, "file:///f.jsonl", i)
+def probes(
+    contents: dict[str, str | list[int] | tuple[Message, ...]], *, batch_rows: int = 100
+) -> list[pa.RecordBatch]:
+    """Rows of `probe_sets`: a text, token ids or a chat for each id."""
+    columns = {str: "text", list: "token_ids", tuple: "messages"}
+    records = [
+        {"part": PART, "probe_id": name, columns[type(c)]: c, "source_uri": "file:///f.jsonl", "source_row": i}
         for i, (name, c) in enumerate(contents.items())
     ]
-    records = [dict(zip(PROBE_SETS.schema.names, row, strict=True)) for row in rows]
     return [
         pa.RecordBatch.from_pylist(records[first : first + batch_rows], schema=PROBE_SETS.schema)
         for first in range(0, len(records), batch_rows)
@@ -181,6 +183,64 @@ def test_a_probe_without_a_place_in_the_work_is_refused(tokenizer, tmp_path, con
     with tokenise(batches, tokenizer, tmp_path, limits=limits) as partition:
         assert partition.refusals == (Refusal(PART, "tokenised_batches", "odd", reason, detail, "file:///f.jsonl", 1),)
         assert {row["probe_id"] for row in rows_of(partition)} == {"fine", "fine too"}
+
+
+CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + ' ' + m.content + '<|im_end|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>a' }}{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def chat_checkpoint(tmp_path_factory):
+    path = tmp_path_factory.mktemp("chat") / "tiny.gguf"
+    return open_checkpoint(str(tiny_gguf(path, metadata={"tokenizer.chat_template": CHATML})))
+
+
+def test_chats_texts_and_given_ids_stand_side_by_side(chat_checkpoint, tmp_path):
+    tokenizer = chat_checkpoint.tokenizer(TokenizerPolicy(chat="generation_prompt"))
+    contents = {
+        "chat": (Message("user", "the"), Message("assistant", "")),
+        "text": "the",
+        "ids": [5, 6],
+        "same": (Message("user", "the"),),
+        "bad": (Message("user", "the" * 50),),
+    }
+    with tokenise(probes(contents), tokenizer, tmp_path) as partition:
+        rows = {row["probe_id"]: row["token_ids"] for row in rows_of(partition)}
+        assert [(r.probe_id, r.reason) for r in partition.refusals] == [("bad", "over-long")]
+    assert (
+        tokenizer.decode(rows["chat"]) == "<|im_start|>user the<|im_end|><|im_start|>assistant <|im_end|><|im_start|>a"
+    )
+    assert tokenizer.decode(rows["text"]) == "<|im_start|>user the<|im_end|><|im_start|>a"
+    assert (rows["same"], rows["ids"]) == (rows["text"], [5, 6])
+
+
+def test_a_chat_without_a_chat_policy_is_refused(tokenizer, tmp_path):
+    with tokenise(probes({"chat": (Message("user", "a"),), "text": "a"}), tokenizer, tmp_path) as partition:
+        [refusal] = partition.refusals
+    assert (refusal.probe_id, refusal.reason) == ("chat", "no-chat-template")
+
+
+def test_a_long_chat_is_tokenised_alone(chat_checkpoint, tmp_path, monkeypatch):
+    tokenizer, calls = chat_checkpoint.tokenizer(TokenizerPolicy(chat="turns")), []
+    encode = tokenizer.encode_probes
+    monkeypatch.setattr(tokenizer, "encode_probes", lambda chats: calls.append(len(chats)) or encode(chats))
+    monkeypatch.setattr("resources.work_items.tokenise._BYTES_AT_ONCE", 20)
+    chats = {f"c{i}": (Message("user", "ab" * n), Message("user", "ab")) for i, n in enumerate((1, 1, 9, 1, 9))}
+    with tokenise(probes(chats | {"ids": [5], "text": "a"}), tokenizer, tmp_path) as partition:
+        assert partition.n_rows == 7
+    assert calls == [2, 1, 1, 1, 1]
+
+
+def test_the_last_token_of_a_sequence_is_its_eos_although_that_is_the_padding(checkpoint, tmp_path):
+    tokenizer = checkpoint.tokenizer(TokenizerPolicy(add_eos=True, max_tokens=4, over_long="truncate_right"))
+    eos = tokenizer.vocabulary.eos_id
+    assert eos == tokenizer.vocabulary.pad_id
+    with tokenise(probes({"short": "ab", "long": "abcdefgh", "spelled": "<|im_end|>a"}), tokenizer, tmp_path) as made:
+        rows = {row["probe_id"]: row for row in rows_of(made)}
+    assert {name: row["n_tokens"] for name, row in rows.items()} == {"short": 3, "long": 4, "spelled": 3}
+    assert all(row["token_ids"][-1] == eos and row["n_tokens"] == len(row["token_ids"]) for row in rows.values())
 
 
 @pytest.mark.parametrize(("over_long", "kept"), [("truncate_left", slice(-4, None)), ("truncate_right", slice(4))])

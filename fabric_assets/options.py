@@ -1,0 +1,94 @@
+"""The options of the command line that several commands share, or that belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+Command = Callable[..., None]
+
+TOKENIZER_SETTINGS = (
+    *("over_long", "add_bos", "add_eos", "parse_special"),
+    *("chat", "chat_date", "chat_variables"),
+)
+"""The fields of the `model` resource that `tokenizer_options` set."""
+
+
+def probe_options(command: Command) -> Command:
+    """The options that say how a probe file is read and cut."""
+    return _decorated(
+        command,
+        click.argument("probes", type=click.Path(exists=True, path_type=Path)),
+        click.option("--text-field", default="text", show_default=True, help="Field that holds the text."),
+        click.option("--id-field", default=None, help="Field that holds the probe id; unset: file name and row."),
+        click.option("--token-ids-field", default=None, help="Field of given token ids, used instead of a text."),
+        click.option(
+            "--messages-field",
+            default=None,
+            help="Field of a chat, a list of {role, content}, used instead of a text; needs --chat.",
+        ),
+        click.option(
+            "--format",
+            "file_format",
+            type=click.Choice(["auto", "jsonl", "parquet", "csv", "text"]),
+            default="auto",
+            show_default=True,
+            help="auto: by the file's ending.",
+        ),
+        click.option("--name", default=None, help="The probe set's name; unset: from the file's name."),
+        click.option(
+            "--shard-rows",
+            type=click.IntRange(min=1),
+            default=10_000,
+            show_default=True,
+            help="Most rows of one partition.",
+        ),
+    )
+
+
+def tokenizer_options(command: Command) -> Command:
+    """The options that say how a probe becomes tokens; `TOKENIZER_SETTINGS` names what they set."""
+    return _decorated(
+        command,
+        click.option(
+            "--over-long",
+            type=click.Choice(["refuse", "truncate_left", "truncate_right"]),
+            default="refuse",
+            show_default=True,
+            help="What happens to a probe with more tokens than --max-tokens.",
+        ),
+        click.option("--bos/--no-bos", "add_bos", default=None, help="BOS first or not; unset: as the model says."),
+        click.option("--eos/--no-eos", "add_eos", default=None, help="EOS last or not; unset: as the model says."),
+        click.option(
+            "--parse-special/--no-parse-special",
+            default=True,
+            show_default=True,
+            help="Read a special token spelled in a text as that token, or as characters.",
+        ),
+        click.option(
+            "--chat",
+            type=click.Choice(["none", "turns", "generation_prompt"]),
+            default="none",
+            show_default=True,
+            help="Apply the model's chat template, and open the assistant's next turn or not; a text is a user's.",
+        ),
+        click.option("--chat-date", default=None, help="YYYY-MM-DD: today, to a template that asks for the date."),
+        click.option("--chat-variables", default=None, help="A JSON object of further variables for the template."),
+    )
+
+
+def tokenizer_settings(options: dict[str, Any]) -> dict[str, Any]:
+    """Takes what `tokenizer_options` set out of `options`."""
+    settings = {name: options.pop(name) for name in TOKENIZER_SETTINGS}
+    if options["messages_field"] and settings["chat"] == "none":
+        raise click.UsageError("--messages-field needs --chat turns or --chat generation_prompt")
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def _decorated(command: Command, *options: Callable[[Command], Command]) -> Command:
+    for option in reversed(options):
+        command = option(command)
+    return command
