@@ -7,7 +7,7 @@ and that has not its neutral value (NEUTRAL) is a CheckpointError that names it.
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, Final
@@ -71,6 +71,7 @@ class ConfigReader:
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
         self.where = where
         self.values = values
+        self._neutral, self._harmless = NEUTRAL, HARMLESS
         self._taken: set[str] = set()
         self._nested: list[ConfigReader] = []
 
@@ -85,7 +86,7 @@ class ConfigReader:
 
     def number(self, key: str, default: float | _Missing = REQUIRED) -> float:
         found = self._take(key, default)
-        if type(found) not in (int, float) or not 0 < found < math.inf:
+        if not _is_positive(found):
             raise self.refusal(key, "a positive number")
         return float(found)
 
@@ -114,7 +115,7 @@ class ConfigReader:
     def numbers(self, key: str, length: int) -> tuple[float, ...]:
         """A list of `length` positive numbers."""
         found = self._take(key, REQUIRED)
-        if type(found) is not list or len(found) != length or not all(type(n) in (int, float) and n > 0 for n in found):
+        if type(found) is not list or len(found) != length or not all(map(_is_positive, found)):
             raise self.refusal(key, f"a list of {length} positive numbers")
         return tuple(map(float, found))
 
@@ -138,8 +139,10 @@ class ConfigReader:
         found = self._take(key, {})
         if type(found) is not dict:
             raise self.refusal(key, "an object")
-        self._nested.append(ConfigReader(found, f"{key!r} of {self.where}"))
-        return self._nested[-1]
+        nested = ConfigReader(found, f"{key!r} of {self.where}")
+        nested._neutral, nested._harmless = {}, frozenset()
+        self._nested.append(nested)
+        return nested
 
     def ignore(self, *keys: str) -> None:
         """Takes keys that this architecture is known not to use."""
@@ -147,10 +150,10 @@ class ConfigReader:
 
     def finish(self) -> None:
         """Refuses what nobody took, here and in what is nested."""
-        for key, allowed in NEUTRAL.items():
+        for key, allowed in self._neutral.items():
             if key not in self._taken:
                 self.only(key, *allowed)
-        left = [key for key in self.values if key not in self._taken and key not in HARMLESS]
+        left = [key for key in self.values if key not in self._taken and key not in self._harmless]
         if left:
             raise CheckpointError(
                 f"{self.where} sets {', '.join(map(repr, left))}, which may change the mathematics and is not handled"
@@ -169,6 +172,10 @@ class ConfigReader:
         self._taken.add(key)
         found = self.values.get(key, default)
         return default if found is None and null_is_missing else found
+
+
+def _is_positive(value: Any) -> bool:
+    return type(value) in (int, float) and 0 < value <= sys.float_info.max
 
 
 def _is_one_of(value: Any, allowed: Sequence[Any]) -> bool:

@@ -46,6 +46,8 @@ def test_a_key_is_taken_with_its_type(values, take, expected):
     ({"n": 0}, lambda r: r.integer("n"), "'n' of it is 0"),
     ({"n": -1}, lambda r: r.integer("n", least=0), "'n' of it is -1; supported: an integer of at least 0"),
     ({"n": math.inf}, lambda r: r.number("n"), "'n' of it is Infinity"),
+    ({"n": 10**400}, lambda r: r.number("n"), "'n' of it is 1000"),
+    ({"n": [1, math.inf]}, lambda r: r.numbers("n", 2), "supported: a list of 2 positive numbers"),
     ({"n": math.nan}, lambda r: r.optional_number("n", None), "'n' of it is NaN"),
     ({"n": "1"}, lambda r: r.number("n"), "'n' of it is \"1\"; supported: a positive number"),
     ({"n": 1}, lambda r: r.flag("n"), "'n' of it is 1; supported: true or false"),
@@ -70,10 +72,11 @@ def test_every_key_that_nobody_took_is_named():
         given.finish()
 
 
-def test_a_key_inside_an_object_is_named_with_its_place():
-    given = reader(scaling={"factor": 2})
+@pytest.mark.parametrize("key", ["factor", "use_cache", "is_causal"])
+def test_any_key_inside_an_object_is_named_with_its_place(key):
+    given = reader(scaling={key: True})
     given.nested("scaling")
-    with pytest.raises(CheckpointError, match="'scaling' of it sets 'factor'"):
+    with pytest.raises(CheckpointError, match=f"'scaling' of it sets '{key}'"):
         given.finish()
 
 
