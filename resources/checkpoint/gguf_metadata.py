@@ -13,8 +13,8 @@ import numpy as np
 from resources.checkpoint.gguf_file import GgufFile
 from resources.errors import CheckpointError
 
-HARMLESS_PREFIXES = ("GGUF.", "general.", "tokenizer.", "quantize.")
-"""Metadata that says where a file comes from, or that the tokenizer reads and judges by itself."""
+HARMLESS_PREFIXES = ("GGUF.", "general.", "tokenizer.", "quantize.", "split.")
+"""Metadata that says where a file comes from, or that is read and judged elsewhere."""
 
 T = TypeVar("T")
 D = TypeVar("D")

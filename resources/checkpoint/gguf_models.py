@@ -86,6 +86,10 @@ def _read(file: GgufFile) -> tuple[GgufFamily, dict[str, Any]]:
     kind = file.value("general.type", str, "model")
     if kind != "model":
         raise CheckpointError(f"{file.path} holds a {kind!r}, not a model")
+    if (parts := file.value("split.count", int, 1)) > 1:
+        raise CheckpointError(
+            f"{file.path} is one of the {parts} files ('split.count') of a model; merge them: llama-gguf-split --merge"
+        )
     family = GGUF_FAMILIES[metadata.architecture]
     config = family.finish(metadata, _shared_config(metadata, family))
     metadata.finish()

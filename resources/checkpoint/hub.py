@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from resources.checkpoint.safetensors_folder import CONFIG, INDEX, SINGLE, read_json
+from resources.checkpoint.safetensors_folder import CONFIG, INDEX, SINGLE, conversion, read_json
 from resources.checkpoint.tokenizer import TOKENIZER_FILE
 from resources.checkpoint.tokenizer_folder import CONFIG_FILE, FILES
 from resources.errors import CheckpointError
@@ -70,6 +70,11 @@ def _downloaded(hub_id: HubId) -> Path:
         folder = _snapshot(hub_id, (*SMALL_FILES, SINGLE))
         if shards := _shards(folder):
             _snapshot(hub_id, shards)
+        elif not (folder / SINGLE).exists():
+            raise CheckpointError(
+                f"{hub_id} has no {SINGLE} on the hub, and nothing else is fetched; where you trust it, convert it "
+                f"with transformers and name the folder: {conversion(hub_id.repository, 'FOLDER')}"
+            )
     except CheckpointError:
         raise
     except GatedRepoError as error:

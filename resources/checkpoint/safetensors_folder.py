@@ -43,11 +43,7 @@ class SafetensorsFolder:
         if not path.is_dir():
             raise CheckpointError(f"{path} is not a folder; name one that holds {CONFIG} and {SINGLE}")
         if not (path / CONFIG).exists():
-            adapter = "; it holds an adapter, so merge that into its base model first"
-            raise CheckpointError(
-                f"{path} has no {CONFIG}{adapter if (path / 'adapter_config.json').exists() else ''}; "
-                "name a folder that transformers' save_pretrained wrote"
-            )
+            raise CheckpointError(f"{path} has no {CONFIG}; {_instead(path)}")
         self.config = read_json(path / CONFIG)
         self._shards = _shards(path)
         self._shard_of: dict[str, Path] = {}
@@ -142,6 +138,22 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
+def conversion(source: str, folder: str) -> str:
+    """The command that saves the model `source`, a folder or a hub id, as safetensors in `folder`."""
+    names = "from transformers import AutoModelForCausalLM as M, AutoTokenizer as T"
+    saved = "; ".join(f"{name}.from_pretrained('{source}').save_pretrained('{folder}')" for name in "MT")
+    return f'python -c "{names}; {saved}"'
+
+
+def _instead(folder: Path) -> str:
+    """What to name where a folder has no configuration."""
+    if (folder / "adapter_config.json").exists():
+        return "it holds an adapter: merge that into its base model first"
+    if files := sorted(path.name for path in folder.glob("*.gguf")):
+        return f"it holds {files[0]}: name that file"
+    return "name a folder that transformers' save_pretrained wrote"
+
+
 def _shards(folder: Path) -> dict[Path, frozenset[str] | None]:
     """Each weight file, with the tensors that the index says it holds; None where there is no index."""
     single, index = (folder / SINGLE).exists(), (folder / INDEX).exists()
@@ -158,8 +170,7 @@ def _shards(folder: Path) -> dict[Path, frozenset[str] | None]:
     if pickles:
         raise CheckpointError(
             f"{folder} holds its weights only as {pickles[0]}, a pickle, which can run any code and is never opened "
-            'here; where you trust it, convert it with transformers: python -c "from transformers import '
-            f"AutoModelForCausalLM as M; M.from_pretrained('{folder}').save_pretrained('{folder}')\""
+            f"here; where you trust it, convert it with transformers: {conversion(str(folder), str(folder))}"
         )
     raise CheckpointError(f"{folder} has neither {SINGLE} nor {INDEX}; name a folder that holds a model's weights")
 

@@ -142,7 +142,7 @@ YARN = {
     ({"llama.attention.causal": False}, r"'llama\.attention\.causal'"),
     ({"gemma.attn_logit_softcapping": np.float32(50)}, r"'gemma\.attn_logit_softcapping'"),
     ({"adapter.lora.alpha": np.float32(16)}, r"'adapter\.lora\.alpha'"),
-    ({"split.count": np.uint32(2)}, r"'split\.count'"),
+    ({"split.count": np.uint32(2)}, r"one of the 2 files \('split\.count'\) of a model; merge them"),
     ({"llama.rope.dimension_count": np.uint32(8)}, r"'llama\.rope\.dimension_count' .* is 8; only the head's 16"),
     ({"llama.attention.value_length": np.uint32(8)}, r"'llama\.attention\.value_length' .* is 8"),
     ({"llama.attention.head_count": [4, 2]}, "is '.4, 2.', a list; expected int"),

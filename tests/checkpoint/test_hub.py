@@ -127,6 +127,15 @@ def test_what_the_hub_does_not_give_is_named(hub, spec, sentence):
         fetch(parse_hub_id(spec))
 
 
+def test_a_model_without_safetensors_is_refused_with_the_command_that_converts_it(hub):
+    files, asked, _ = hub
+    for name in [name for name in files if name.startswith("model")]:
+        del files[name]
+    with pytest.raises(CheckpointError, match=r"has no model\.safetensors .* M\.from_pretrained\('owner/tiny'\)"):
+        fetch(HubId("owner/tiny"))
+    assert not any(path.endswith("pytorch_model.bin") for path in asked)
+
+
 @pytest.mark.parametrize("way", ["no server", "offline"])
 def test_without_a_network_a_model_that_is_not_cached_is_refused_with_the_way_out(hub, monkeypatch, way):
     if way == "offline":
