@@ -6,6 +6,7 @@ import importlib.metadata
 import platform
 
 from resources.checkpoint import Tokenizer
+from resources.checkpoint.described import policy_rows
 from resources.engine.config import EngineConfig
 from resources.proof.validation import Origin
 
@@ -22,7 +23,7 @@ def origin(config: EngineConfig, tokenizer: Tokenizer | None, *, opened: bool) -
         graph_version=provenance.graph_version if provenance else "",
         built_with=dict(provenance.versions) if provenance else {},
         runs_with=_versions(config.backend, opened=opened),
-        tokenizer_policy={name: _word(value) for name, value in tokenizer.policy.record().items()} if tokenizer else {},
+        tokenizer_policy=policy_rows(tokenizer) if tokenizer else {},
     )
 
 
@@ -38,12 +39,3 @@ def _versions(backend: str, *, opened: bool) -> dict[str, str]:
 
         versions |= {"tensorrt": import_tensorrt().__version__, "gpu": describe_device().name}
     return versions
-
-
-def _word(value: object) -> str:
-    match value:
-        case True | False:
-            return "yes" if value else "no"
-        case None:
-            return "none"
-    return str(value)
