@@ -4,6 +4,7 @@ Counted are this project's own calls (device and pinned memory), TensorRT's thro
 and, whoever allocates by whichever call, the device's free memory.
 
 usage: python -m benchmarks.gpu.allocations --engines FOLDER
+On an H200 it takes more than four minutes, most of it the loads.
 """
 
 from __future__ import annotations
@@ -34,11 +35,13 @@ def main() -> None:
     counted = count_tensorrts()
     with load(directory) as engine:
         during = run_batches(engine, counted)
+    print(during, flush=True)
     load(directory).close()
     free = [memory_info().free]
     for _ in range(LOADS):
         load(directory).close()
         free.append(memory_info().free)
+        print(f"{len(free) - 1} loads: {free[-1] >> 20} MiB free", flush=True)
     left = {
         "loads": LOADS,
         "live_own": COUNTS.live,
