@@ -17,20 +17,17 @@ from typing import Any
 import click
 import dagster as dg
 
-from fabric_assets import report_text
-from fabric_assets.defs.partitions import probe_shards
 from fabric_assets.instance import initialise, open_instance
 from fabric_assets.options import probe_options, tokenizer_options, tokenizer_settings
+from fabric_assets.registration import add_partitions, sentence
+from fabric_assets.validate_command import validate
 from io_managers import layout, reading
 from io_managers.delta_table import StoreError
 from io_managers.lineage import LineageError
-from io_managers.removal import remove_partition
 from resources.engine.backend import choose_backend
 from resources.engine.config import read_engine_config
-from resources.engine.plugins import configured_plugins
-from resources.errors import EngineRefused, FabricError
+from resources.errors import FabricError
 from resources.probe_files import ProbeFormat, ProbeSet, register
-from resources.proof import load
 
 PROGRESS_SECONDS = 5.0
 
@@ -177,24 +174,7 @@ def extract(
     click.echo("read them: from io_managers.reading import read_hidden_states; ids, vectors = read_hidden_states()")
 
 
-@fabric.command()
-@click.argument("engine_dir", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="The whole report as JSON.")
-@click.option("--threads", type=click.IntRange(min=1), default=None, help="CPU threads; unset: every core.")
-def validate(engine_dir: Path, as_json: bool, threads: int | None) -> None:
-    """Load the engine in ENGINE_DIR through the proof and print what was shown. Exit 1 when it is refused."""
-    try:
-        with load(
-            engine_dir, threads=threads, plugins=configured_plugins(), progress=logging.getLogger("fabric.proof").info
-        ) as engine:
-            report = engine.report
-    except EngineRefused as refusal:
-        report = refusal.report
-    if as_json:
-        click.echo(report.to_json())
-    else:
-        click.echo("\n".join(report_text.lines(report)))
-    sys.exit(0 if report.verdict == "proved" else 1)
+fabric.add_command(validate)
 
 
 @fabric.command()
@@ -235,14 +215,8 @@ def _register(
         folder=layout.probes_path(),
         progress=_reading_progress(probes),
     )
-    parts = [shard.part for shard in probe_set.shards]
-    known = instance.get_dynamic_partitions(str(probe_shards.name))
-    instance.add_dynamic_partitions(str(probe_shards.name), parts)
-    for part in known:
-        if part.rpartition(".")[0] == probe_set.name and part not in parts:
-            rows = remove_partition(layout.lake_path(), part).rows
-            instance.delete_dynamic_partition(str(probe_shards.name), part)
-            click.echo(f"{part} is no shard of the set any more: {rows:,} rows of it removed from the lake")
+    for gone in add_partitions(instance, probe_set):
+        click.echo(sentence(gone))
     return probe_set
 
 

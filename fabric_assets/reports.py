@@ -9,6 +9,7 @@ from pathlib import Path
 
 import dagster as dg
 
+from io_managers import layout
 from io_managers.audit import Account, VectorScan
 from io_managers.delta_table import Committed
 from io_managers.tables import TOKENISED_BATCHES, TableSpec
@@ -98,6 +99,7 @@ def verdict_row(engine: EngineRecord, row: EngineVerdict | None) -> Metadata:
         "decided_by": dg.MetadataValue.text(str(row.decided_by) if row else "nothing"),
         "reason": dg.MetadataValue.text(row.reason if row else "no report is stored for this engine"),
         "sentence": dg.MetadataValue.text(json.loads(row.evidence_json)["sentence"] if row else ""),
+        **({"page": dg.MetadataValue.path(str(layout.report_path(row.report_id)))} if row else {}),
     }
 
 

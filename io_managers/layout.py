@@ -1,4 +1,4 @@
-"""Where a home keeps what runs make: the lake, engines, registered probe files and scratch files.
+"""Where a home keeps what runs make: the lake, engines, registered probe files, reports and scratch files.
 
 Contract: one variable, FABRIC_HOME, moves all of it. Nothing here makes a folder.
 """
@@ -30,6 +30,11 @@ def engines_path() -> Path:
 def probes_path() -> Path:
     """The folder of registered probe sets."""
     return home() / "probes"
+
+
+def report_path(report_id: str) -> Path:
+    """The page of one validation."""
+    return home() / "reports" / f"{report_id}.html"
 
 
 def scratch_path() -> Path:

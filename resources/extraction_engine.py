@@ -7,7 +7,6 @@ behind the broker has opened its engine before it took any work: it gives that o
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import threading
@@ -17,11 +16,13 @@ import dagster as dg
 from pydantic import Field
 
 from resources.attestation import attest
+from resources.checkpoint import Checkpoint
 from resources.engine.plugins import configured_plugins
 from resources.errors import ConfigurationError, EngineRefused
 from resources.proof import ProvenEngine, load
 from resources.proof.validation import ValidationReport
 from resources.records import Attestation, EngineRecord
+from resources.report_metadata import report_metadata
 
 logger = logging.getLogger("fabric.proof")
 
@@ -61,8 +62,10 @@ class ExtractionEngine(dg.ConfigurableResource):
                 description=str(refusal), metadata=report_metadata(refusal.report), allow_retries=False
             ) from refusal
 
-    def report(self, engine: EngineRecord, engines_folder: Path) -> ValidationReport:
-        """The report of an engine, proved or refused, from a new validation."""
+    def report(
+        self, engine: EngineRecord, engines_folder: Path, *, checkpoint: Checkpoint | None = None
+    ) -> ValidationReport:
+        """The report of an engine, proved or refused, from a new validation; `checkpoint` as `load` takes it."""
         if _held:
             raise dg.Failure(
                 description=f"this process is a worker that holds engine {_held[0]}; it validates no other; "
@@ -72,7 +75,7 @@ class ExtractionEngine(dg.ConfigurableResource):
         with _lock:
             _close_opened()
         try:
-            return self._load(engine, engines_folder).report
+            return self._load(engine, engines_folder, checkpoint).report
         except EngineRefused as refusal:
             return refusal.report
 
@@ -80,13 +83,14 @@ class ExtractionEngine(dg.ConfigurableResource):
         """What this process says of itself and the engine, which `open` gave."""
         return _attestations[engine.engine_id]
 
-    def _load(self, engine: EngineRecord, engines_folder: Path) -> ProvenEngine:
+    def _load(self, engine: EngineRecord, engines_folder: Path, checkpoint: Checkpoint | None = None) -> ProvenEngine:
         with _lock:
             if engine.engine_id not in _opened:
                 _close_opened()
                 _opened[engine.engine_id] = load(
                     engines_folder / engine.directory,
                     engine_id=engine.engine_id,
+                    checkpoint=checkpoint,
                     threads=self._threads,
                     plugins=configured_plugins(self.plugins),
                     progress=logger.info,
@@ -105,18 +109,6 @@ class ExtractionEngine(dg.ConfigurableResource):
                 "every core"
             )
         return int(given)
-
-
-def report_metadata(report: ValidationReport) -> dict[str, dg.MetadataValue]:
-    """The verdict first, then the evidence; of a validation, or of the failure that a refusal is."""
-    return {
-        "verdict": dg.MetadataValue.text(report.verdict),
-        "sentence": dg.MetadataValue.text(report.sentence),
-        "convention": dg.MetadataValue.text(report.convention or "none"),
-        "decided_by": dg.MetadataValue.text(str(report.decided_by)),
-        "reason": dg.MetadataValue.text(report.reason),
-        "evidence": dg.MetadataValue.json(json.loads(report.to_json())),
-    }
 
 
 def _require_own(engine_id: str) -> None:

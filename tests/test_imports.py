@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1]
 FLOORS = (
     {"fabric_assets"},
     {"resources.extraction_engine", "resources.model"},
+    {"resources.report_metadata"},
     {"resources.extraction", "resources.attestation", "resources.report"},
     {"resources.proof"},
     {"resources.engine"},
@@ -27,6 +28,7 @@ SHELLS = {
     "fabric_assets",
     "resources.extraction_engine",
     "resources.model",
+    "resources.report_metadata",
     "io_managers.delta_io_manager",
 }
 MODULES = [

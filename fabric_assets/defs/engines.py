@@ -1,6 +1,7 @@
 """Assets `engine` and `engine_validation_report`: a built engine, and what was shown of it."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 from uuid import uuid4
@@ -9,6 +10,7 @@ import dagster as dg
 from pydantic import Field
 
 from fabric_assets import reports
+from fabric_assets.engine_contract import checkpoint_at_hand, contract_of
 from io_managers import layout
 from io_managers.reading import read_engine
 from io_managers.tables import ENGINE_VALIDATION_REPORTS, ENGINES
@@ -16,9 +18,11 @@ from resources.engine.adopt import adopt_engine
 from resources.engine.backend import choose_backend
 from resources.engine.build import build_engine
 from resources.engine.config import FOREIGN, read_engine_config, read_engine_record
-from resources.extraction_engine import ExtractionEngine, report_metadata
+from resources.extraction_engine import ExtractionEngine
 from resources.model import Model
 from resources.records import EngineRecord, EngineVerdict
+from resources.report import page
+from resources.report_metadata import report_metadata
 
 
 class EngineBuild(dg.Config):
@@ -99,16 +103,27 @@ def engine(context: dg.AssetExecutionContext, config: EngineBuild, model: Model)
     metadata=reports.table_definition(ENGINE_VALIDATION_REPORTS),
 )
 def engine_validation_report(
-    context: dg.AssetExecutionContext, extraction_engine: ExtractionEngine, engine: EngineRecord
+    context: dg.AssetExecutionContext, model: Model, extraction_engine: ExtractionEngine, engine: EngineRecord
 ) -> EngineVerdict:
     """What was shown of the engine: its gather convention, proved by dependence, or why it is refused.
 
-    A refusal is stored too; the blocking check `convention_proved` keeps anything from being extracted with it.
+    A refusal is stored too; the blocking check `convention_proved` keeps anything from being extracted with it. Each
+    validation leaves a page of its own in the home's `reports`.
     """
-    report = extraction_engine.report(engine, layout.engines_path())
-    context.add_output_metadata(report_metadata(report))
+    checkpoint, why = checkpoint_at_hand(engine, model)
+    context.log.info(f"language-model head: {why}")
+    report = extraction_engine.report(engine, layout.engines_path(), checkpoint=checkpoint)
+    if report.verdict == "proved":
+        proven = extraction_engine.open(engine, layout.engines_path())
+        asks = None if checkpoint is None else model
+        report = replace(report, contract=contract_of(proven, engine, asks, layout.lake_path()))
+    report_id = uuid4().hex
+    path = layout.report_path(report_id)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page(report, validated_at=datetime.now(UTC)), encoding="utf-8")
+    context.add_output_metadata({**report_metadata(report), "page": dg.MetadataValue.path(str(path))})
     return EngineVerdict(
-        report_id=uuid4().hex,
+        report_id=report_id,
         engine_id=engine.engine_id,
         model_key=engine.model_key,
         verdict=report.verdict,

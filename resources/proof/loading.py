@@ -8,7 +8,7 @@ from pathlib import Path
 
 from resources.checkpoint import Checkpoint, Tokenizer, load_tokenizer
 from resources.engine.backend import open_backend
-from resources.engine.config import EngineConfig, read_engine_config, require_raw_path, require_unchanged
+from resources.engine.config import FOREIGN, EngineConfig, read_engine_config, require_raw_path, require_unchanged
 from resources.engine.plugins import PluginLibrary
 from resources.errors import CheckpointError, EngineError
 from resources.proof.proven import ProvenEngine
@@ -40,6 +40,7 @@ def load(
             f"{directory} holds engine {config.engine_id}; expected {engine_id}, which was registered; "
             "build or register the engine again"
         )
+    _require_origin(checkpoint, config)
     validation = Validation(directory, config, threads, progress or (lambda _: None))
     with validation.refusing("key-value-cache"):
         require_raw_path(config)
@@ -75,6 +76,16 @@ def _tokenizer(directory: Path, config: EngineConfig) -> Tokenizer:
             "build the engine again"
         )
     return tokenizer
+
+
+def _require_origin(checkpoint: Checkpoint | None, config: EngineConfig) -> None:
+    if checkpoint is None or config.provenance is None or config.provenance.graph_version == FOREIGN:
+        return
+    if checkpoint.digest != config.provenance.checkpoint_digest:
+        raise EngineError(
+            f"engine {config.engine_id} was built from checkpoint {config.provenance.checkpoint_digest}; "
+            f"{checkpoint.name} is {checkpoint.digest}; give the one that it was built from, or none"
+        )
 
 
 def _proved(convention: GatherConvention) -> str:

@@ -62,16 +62,16 @@ def advice_if_not_finite(config: EngineConfig) -> str:
     backend has."""
     match config.dtype, config.backend:
         case "float16", "tensorrt" if _builds_bfloat16():
-            return "expected finite numbers: they overflow float16; build the engine in bfloat16"
+            return "expected finite numbers, for which float16 is too narrow; build the engine in bfloat16"
         case "float16", "tensorrt":
             return (
-                "expected finite numbers: they overflow float16; build the engine in float32, since this TensorRT has "
-                "no bfloat16"
+                "expected finite numbers, for which float16 is too narrow; build the engine in float32, since this "
+                "TensorRT has no bfloat16"
             )
         case "float16", _:
             return (
-                "expected finite numbers: they overflow float16; build the engine in float32, since ONNX Runtime has "
-                "no bfloat16 on the CPU"
+                "expected finite numbers, for which float16 is too narrow; build the engine in float32, since ONNX "
+                "Runtime has no bfloat16 on the CPU"
             )
     return f"expected finite numbers, and {config.dtype} has room for large ones; check the checkpoint's weights"
 

@@ -8,7 +8,7 @@ from resources.proof.validation import Dependence, DetectionTrial, Experiment, V
 from resources.proof.vectors import MOVED
 from resources.report import svg
 from resources.report.overview import DECIDED_BY, words
-from resources.report.view import Cell, Mark, Plot, Section, Table, row, yes_no
+from resources.report.view import Cell, Mark, Plot, Section, Table, measure, row, yes_no
 
 
 def convention(report: ValidationReport) -> Section | None:
@@ -53,7 +53,7 @@ def convention(report: ValidationReport) -> Section | None:
         "How far A's vector is from B's. Up to one noise floor is the same vector; a convention is consistent beyond "
         f"{MOVED:g}.",
     )
-    return Section("convention", "The gather convention", lead, (table,), (plot,))
+    return Section("conventions", "The gather convention", lead, (table,), (plot,))
 
 
 _FLOORS = ((1.0, "noise"), (MOVED, "moved"))
@@ -67,8 +67,8 @@ def _trial_rows(trial: DetectionTrial, chosen: str | None) -> Iterator[tuple[Cel
             Cell(words(c.convention), mark),
             ", ".join(map(str, c.last_token_ids)),
             ", ".join(f"{f:.6g}" for f in c.fingerprints),
-            f"{c.separation:.3g}",
-            f"{c.separation / trial.noise_floor:.3g}",
+            measure(c.separation),
+            measure(c.separation / trial.noise_floor),
             yes_no(c.consistent) if c.consistent else Cell("no", Mark.QUIET),
         )
 
@@ -114,7 +114,7 @@ def _movement(experiment: Experiment, sequence: int) -> tuple[str, Mark]:
     seen = max(e.noise_floors[sequence] for e in experiment.exchanges)
     must_move = experiment.expected[sequence] == "move"
     right = seen > MOVED if must_move else seen <= 1
-    return f"{seen:.3g}", (Mark.GOOD if must_move else Mark.QUIET) if right else Mark.BAD
+    return measure(seen), (Mark.GOOD if must_move else Mark.QUIET) if right else Mark.BAD
 
 
 def _exchanges(micro: list[Dependence]) -> Table:
@@ -143,7 +143,7 @@ def _exchanges(micro: list[Dependence]) -> Table:
 def _exchange(seen: float, expected: str) -> Cell:
     # One draw may fail to move what must: rows of an embedding can be equal. It has to in some draw.
     wrong = expected == "stay" and seen > 1
-    return Cell(f"{seen:.3g}, must {expected}", Mark.BAD if wrong else None)
+    return Cell(f"{measure(seen)}, must {expected}", Mark.BAD if wrong else None)
 
 
 def _shapes(shapes: tuple[Dependence, ...]) -> Table:
@@ -158,8 +158,8 @@ def _shapes(shapes: tuple[Dependence, ...]) -> Table:
                 str(d.profile),
                 f"{d.n_sequences:,} × up to {d.longest:,} = {d.n_tokens:,} tokens",
                 str(len(d.experiments)),
-                f"{moved:,} of {must_move:,}" + (f", least {min(least):.3g}" if least else ""),
-                f"most {max(stayed):.3g}" if stayed else "none must",
+                f"{moved:,} of {must_move:,}" + (f", least {measure(min(least))}" if least else ""),
+                f"most {measure(max(stayed))}" if stayed else "none must",
                 f"{d.noise_floor:.2g}",
                 Cell("refused", Mark.BAD) if d.reason else Cell("holds", Mark.GOOD),
             )
@@ -173,7 +173,7 @@ def _shapes(shapes: tuple[Dependence, ...]) -> Table:
 
 def _wrong(shapes: tuple[Dependence, ...]) -> Table:
     rows = [
-        row(d.shape, e.change, str(w.sequence), w.expected, Cell(f"{w.noise_floors:.3g}", Mark.BAD))
+        row(d.shape, e.change, str(w.sequence), w.expected, Cell(measure(w.noise_floors), Mark.BAD))
         for d in shapes
         for e in d.experiments
         for w in e.wrong
@@ -191,7 +191,7 @@ def reads(report: ValidationReport) -> Section | None:
     rows = [
         row(
             "every token changed",
-            f"checksum moved by {max(read.moved_percent):.3g} %",
+            f"checksum moved by {measure(max(read.moved_percent))} %",
             f"at least {read.required_percent:g} %",
             str(len(read.moved_percent)),
             yes_no(read.reason is None),
@@ -201,7 +201,7 @@ def reads(report: ValidationReport) -> Section | None:
         rows.append(
             row(
                 f"the order of the {order.n_tokens - 1} tokens before the last reversed",
-                f"vector moved by {max(order.moved):.3g} noise floors",
+                f"vector moved by {measure(max(order.moved))} noise floors",
                 f"more than {MOVED:g}",
                 str(len(order.moved)),
                 yes_no(order.reason is None),

@@ -77,7 +77,7 @@ _STYLE = """
 * { box-sizing:border-box; }
 body { margin:0; background:var(--ground); color:var(--ink); font:15px/1.55 system-ui, "Segoe UI", sans-serif; }
 header, nav, main { max-width:62rem; margin:0 auto; padding:0 1.5rem; }
-header { margin-top:2rem; padding:1.6rem 2rem; border-radius:10px; background:var(--paper);
+header { width:min(59rem, 100% - 3rem); margin-top:2rem; padding:1.6rem; border-radius:10px; background:var(--paper);
   border:1px solid var(--line); border-left:8px solid var(--quiet); }
 header.proved { border-left-color:var(--good); } header.refused { border-left-color:var(--bad); }
 header.proved h1 { color:var(--good); } header.refused h1 { color:var(--bad); }
@@ -100,6 +100,7 @@ tbody tr:last-child td { border-bottom:0; }
 code, td.code { font-family:ui-monospace, "SF Mono", Menlo, Consolas, monospace; font-size:.92em;
   overflow-wrap:anywhere; }
 td.good { color:var(--good); font-weight:600; } td.bad { color:var(--bad); font-weight:600; }
+td.good, td.bad, td.quiet, td.chosen { white-space:nowrap; }
 td.quiet { color:var(--quiet); } td.chosen { color:var(--accent); font-weight:700; }
 .good::before { content:"✓ "; } .bad::before { content:"✗ "; }
 .bar { display:inline-block; height:.65em; margin-right:.5em; border-radius:2px; background:var(--accent); }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from resources.proof.validation import Dependence, ValidationReport
-from resources.report.view import Cell, Mark, Section, Table, row
+from resources.report.view import Cell, Mark, Section, Table, apart, measure, row
 
 DECIDED_BY = {
     "only-consistent": "only one convention gave the two measured sequences two different vectors",
@@ -40,10 +40,11 @@ def decided_by(report: ValidationReport) -> str:
 def facts(report: ValidationReport) -> tuple[tuple[str, str], ...]:
     """What stands beside the verdict, as names and values."""
     limits = report.limits
+    refused = () if report.verdict == "proved" else (("reason", report.reason),)
     return (
+        *refused,
         ("gather convention", words(report.convention)),
         ("decided by", decided_by(report)),
-        ("reason", report.reason),
         ("backend", f"{report.backend}, {report.dtype}"),
         (
             "one batch holds",
@@ -121,7 +122,7 @@ def _steps(report: ValidationReport) -> list[_Step]:
             None if read is None else read.reason is None,
             ""
             if read is None
-            else f"changing every token moved the checksum by {max(read.moved_percent):.3g} %; needed "
+            else f"changing every token moved the checksum by {measure(max(read.moved_percent))} %; needed "
             f"{read.required_percent:g} %",
         ),
         _Step("dependence, small batch", _all_hold(micro), _dependence(micro)),
@@ -130,7 +131,7 @@ def _steps(report: ValidationReport) -> list[_Step]:
             None if order is None else order.reason is None,
             ""
             if order is None
-            else f"reversing the tokens before the last moved the vector by {max(order.moved):.3g} noise floors",
+            else f"reversing the tokens before the last moved the vector by {measure(max(order.moved))} noise floors",
             "the limits hold no sequence of three tokens",
         ),
         _Step(
@@ -138,7 +139,7 @@ def _steps(report: ValidationReport) -> list[_Step]:
             None if placed is None else placed.reason is None,
             ""
             if placed is None
-            else f"{placed.reversed_order:.2g} apart in a reversed batch, {placed.alone:.2g} alone; at most "
+            else f"{apart(placed.reversed_order)} in a reversed batch, {apart(placed.alone)} alone; at most "
             f"{placed.tolerance:.2g}",
         ),
         _Step("dependence, up to every limit", _all_hold(large), _dependence(large)),
@@ -147,7 +148,7 @@ def _steps(report: ValidationReport) -> list[_Step]:
             None if samples is None else samples.reason is None,
             ""
             if samples is None or samples.reason
-            else f"at most {max(p.apart for p in samples.probes):.2g} apart between alone and a full pack",
+            else f"{apart(max(p.apart for p in samples.probes))}, between alone and in a full pack",
         ),
         _Step(
             "language-model head",
@@ -193,4 +194,4 @@ def _dependence(shapes: tuple[Dependence, ...]) -> str:
 def _greatest_state(report: ValidationReport) -> str:
     assert report.states is not None
     layer = max(report.states.layers, key=lambda s: s.greatest)
-    return f"greatest {layer.greatest:.3g}, in {layer.name}; {report.dtype} ends at {report.states.largest:.6g}"
+    return f"greatest {measure(layer.greatest)}, in {layer.name}; {report.dtype} ends at {report.states.largest:.6g}"

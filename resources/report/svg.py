@@ -13,7 +13,7 @@ from html import escape
 
 import numpy as np
 
-from resources.report.view import Mark
+from resources.report.view import Mark, measure
 
 WIDTH = 720
 _LABEL = 190
@@ -74,8 +74,8 @@ def logarithmic(values: Sequence[Value], lines: Sequence[tuple[float, str]], *, 
         parts.append(_text(_LABEL - 12, y + 4, value.label, anchor="end"))
         parts.append(_line(_LABEL, y, end, y, colour, width=3))
         parts.append(f'<circle cx="{end:.1f}" cy="{y:.1f}" r="6" fill="{colour}"/>')
-        parts.append(_text(end + 11, y + 4, value.text or f"{value.value:.3g}"))
-    return _svg(height, parts, "; ".join(f"{v.label}: {v.text or f'{v.value:.3g}'} {unit}" for v in values))
+        parts.append(_text(end + 11, y + 4, value.text or measure(value.value)))
+    return _svg(height, parts, "; ".join(f"{v.label}: {v.text or measure(v.value)} {unit}" for v in values))
 
 
 def distribution(values: Sequence[float], *, unit: str) -> str:
@@ -83,8 +83,9 @@ def distribution(values: Sequence[float], *, unit: str) -> str:
     found = np.asarray(values, dtype=np.float64)
     middle = float(np.median(found))
     # Values that hardly differ would fill the axis with rounding.
-    spread = max(float(np.ptp(found)), 1e-3 * max(abs(middle), 1e-30))
-    low, high = (float(v) for v in ((found.min() + found.max() - spread) / 2, (found.min() + found.max() + spread) / 2))
+    spread = max(float(np.ptp(found)), 1e-3 * abs(middle))
+    low = float(found.min() + found.max() - spread) / 2
+    high = low + spread
     counts, edges = np.histogram(found, bins=min(_BINS, max(6, len(found) // 4)), range=(low, high))
     height, left, bottom = 200, 30.0, 150.0
     wide = (WIDTH - 2 * left) / len(counts)

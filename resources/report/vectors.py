@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from resources.proof.validation import HeadSample, SampleProbe, ValidationReport
 from resources.report import svg
-from resources.report.view import Cell, Mark, Plot, Section, Table, row, visible, yes_no
+from resources.report.view import Cell, Mark, Plot, Section, Table, apart, measure, quoted, row, visible, yes_no
 
 
 def samples(report: ValidationReport) -> Section | None:
@@ -31,14 +31,14 @@ def _tokens(probe: SampleProbe) -> Table:
                 str(token.token_id),
                 Cell(visible(token.text), mark),
                 Cell("◀ the vector is read here", mark) if gathered else "",
-                Cell(f"{token.moved:.2g}", share=min(1.0, token.moved / most)),
+                Cell(measure(token.moved), share=min(1.0, token.moved / most)),
             )
         )
     cut = ", of which the beginning fits this engine" if probe.cut else ""
     return Table(
         ("index", "id", "token", "gathered", "moves the vector by"),
         tuple(rows),
-        caption=f"“{visible(probe.text)}”{cut}",
+        caption=f"{quoted(probe.text)}{cut}",
         code=(0, 1, 2),
     )
 
@@ -50,44 +50,47 @@ def packs(report: ValidationReport) -> Section | None:
         return None
     tables, lead = [], ""
     if check is not None and check.probes:
-        apart = max(p.apart for p in check.probes)
-        within = apart <= check.tolerance
+        farthest = max(p.apart for p in check.probes)
+        kept = "kept" if farthest <= check.tolerance else "NOT kept"
         lead = (
             f"A sample probe alone and in a full pack of {check.n_sequences:,} sequences, {check.n_tokens:,} tokens: "
-            f"at most {apart:.2g} apart, as a share of the vector's length. The table's tolerance is "
-            f"{check.tolerance:g}: {'kept' if within else 'NOT kept'}."
+            f"{apart(farthest)}, as a share of the vector's length. The table's tolerance, {check.tolerance:g}, is "
+            f"{kept}."
         )
         tables.append(
             Table(
                 ("sample probe", "length of its vector", "alone to packed", "tolerance", "within"),
                 tuple(
                     row(
-                        visible(p.text),
+                        quoted(p.text),
                         f"{p.norm:.5g}",
-                        f"{p.apart:.2g}",
+                        apart(p.apart),
                         f"{check.tolerance:g}",
                         yes_no(p.apart <= check.tolerance),
                     )
                     for p in check.probes
                 ),
-                code=(0,),
             )
         )
     if placed.reason:
         lead = f"Refused: {placed.sentence}."
     plots = []
     if placed.norms:
-        plots = [
+        same = " In the reversed batch each is the same, bit for bit." if not any(placed.distances) else ""
+        plots.append(
             Plot(
                 svg.distribution(placed.norms, unit="length of a vector"),
-                "The lengths (Euclidean norms) of the vectors of the most crowded batch.",
-            ),
+                f"The lengths (Euclidean norms) of the vectors of the most crowded batch.{same}",
+            )
+        )
+    if any(placed.distances):
+        plots.append(
             Plot(
                 svg.distribution(placed.distances, unit="relative distance"),
                 "How far each of those vectors is from the same sequence's in the reversed batch; gross differences, "
                 f"beyond {placed.tolerance:.2g}, are refused.",
-            ),
-        ]
+            )
+        )
     lead = lead or "The same sequences in another order, and alone."
     return Section("packs", "The same vector in any pack", lead, tuple(tables), tuple(plots))
 
@@ -128,8 +131,8 @@ def _next_tokens(sample: HeadSample) -> Table:
     return Table(
         ("next token", "id", "logit of the reference", "logit of the engine", "difference", ""),
         tuple(rows),
-        caption=f"After “{visible(sample.text)}”: vectors {sample.distance:.2g} apart, no token's logits more than "
-        f"{sample.greatest_difference:.2g}",
+        caption=f"After {quoted(sample.text)}: vectors {apart(sample.distance)}, no token's logits more than "
+        f"{measure(sample.greatest_difference)}",
         code=(0, 1),
     )
 
@@ -163,7 +166,7 @@ def layers(report: ValidationReport) -> Section | None:
             s.name,
             s.greatest,
             Mark.BAD if s.non_finite else Mark.CHOSEN,
-            f"{s.greatest:.3g}" + (f", {s.non_finite:,} not finite" if s.non_finite else ""),
+            measure(s.greatest) + (f", {s.non_finite:,} not finite" if s.non_finite else ""),
         )
         for s in check.layers
     ]

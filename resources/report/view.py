@@ -69,6 +69,23 @@ def yes_no(value: bool) -> Cell:
     return Cell("yes", Mark.GOOD) if value else Cell("no", Mark.BAD)
 
 
+def measure(value: float) -> str:
+    """A measured number to three figures, written out where a person can take it in."""
+    if 1000 <= abs(value) < 1e9:
+        return f"{float(f'{value:.3g}'):,.0f}"
+    return f"{value:.3g}"
+
+
+def apart(distance: float) -> str:
+    """A relative distance of two vectors."""
+    return "the same, bit for bit" if distance == 0 else f"{measure(distance)} apart"
+
+
+def quoted(text: str) -> str:
+    """A text on one line."""
+    return f"“{text.replace(chr(10), '⏎')}”"
+
+
 def visible(text: str) -> str:
     """A token's text with what would not be seen made visible: spaces, line ends, controls."""
     shown = text.replace(" ", "·").replace("\n", "⏎").replace("\t", "⇥")

@@ -1,0 +1,57 @@
+"""A validation report as Dagster metadata: the verdict, the main tables and plots, and the whole evidence as JSON."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import dagster as dg
+
+from resources.proof.validation import ValidationReport
+from resources.report import Section, Table, sections
+from resources.report.overview import decided_by, words
+
+MAIN_TABLES = ("steps", "layers", "samples", "conventions", "dependence", "packs", "head", "contract", "bindings")
+"""Sections whose tables a UI shows; the rest is in the page and in the evidence."""
+
+PLOTS = ("layers", "conventions", "dependence", "packs")
+
+MOST_ROWS = 200
+
+
+def report_metadata(report: ValidationReport) -> dict[str, dg.MetadataValue]:
+    """The verdict first; of a validation, or of the failure that a refusal is."""
+    found = {s.name: s for s in sections(report)}
+    return {
+        "verdict": dg.MetadataValue.text(report.verdict),
+        "sentence": dg.MetadataValue.text(report.sentence),
+        "convention": dg.MetadataValue.text(words(report.convention)),
+        "decided_by": dg.MetadataValue.text(decided_by(report)),
+        "reason": dg.MetadataValue.text(report.reason),
+        "plots": dg.MetadataValue.md("\n\n".join(_plots(found[name]) for name in PLOTS if name in found)),
+        **{name: dg.MetadataValue.table(_records(found[name])) for name in MAIN_TABLES if name in found},
+        "evidence": dg.MetadataValue.json(json.loads(report.to_json())),
+    }
+
+
+def _plots(section: Section) -> str:
+    """Markdown; each plot is an image that carries its own data, since the UI takes no markup of ours."""
+    lines = [f"#### {section.title}", section.lead]
+    for plot in section.plots:
+        data = base64.b64encode(plot.svg.encode()).decode()
+        lines += [f"![{plot.caption}](data:image/svg+xml;base64,{data})", f"*{plot.caption}*"]
+    return "\n\n".join(lines)
+
+
+def _records(section: Section) -> list[dg.TableRecord]:
+    """The section's last kind of table; tables of one kind are one, told apart by their captions."""
+    tables = [t for t in section.tables if t.columns == section.tables[-1].columns]
+    return [
+        dg.TableRecord({**({"of": table.caption} if len(tables) > 1 else {}), **_named(table, i)})
+        for table in tables
+        for i in range(len(table.rows))
+    ][:MOST_ROWS]
+
+
+def _named(table: Table, index: int) -> dict[str, str]:
+    return {name or "result": cell.text for name, cell in zip(table.columns, table.rows[index], strict=True)}
