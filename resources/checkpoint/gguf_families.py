@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from resources.checkpoint.gguf_metadata import GgufMetadata
+from resources.errors import CheckpointError
 
 Config = dict[str, Any]
 
@@ -58,7 +59,7 @@ def _qwen(m: GgufMetadata, config: Config) -> Config:
 def _granite(m: GgufMetadata, config: Config) -> Config:
     m.ignore("logit_scale")
     return _llama(m, config) | {
-        "attention_multiplier": m.value("attention.scale", float, _head_dim(config) ** -0.5),
+        "attention_multiplier": m.value("attention.scale", float, config["head_dim"] ** -0.5),
         "embedding_multiplier": m.value("embedding_scale", float, 1.0),
         "residual_multiplier": m.value("residual_scale", float, 1.0),
     }
@@ -68,7 +69,7 @@ def _smollm3(m: GgufMetadata, config: Config) -> Config:
     return _llama(m, config) | {"no_rope_layer_interval": 4}
 
 
-def _olmo2(_: GgufMetadata, config: Config) -> Config:
+def _as_it_is(_: GgufMetadata, config: Config) -> Config:
     return config
 
 
@@ -90,19 +91,26 @@ def _gemma3(m: GgufMetadata, config: Config) -> Config:
     config = _gemma(m, config, layers_of_27b=62)
     window, kinds = m.value("attention.sliding_window", int, 0), _layer_kinds(m, config, period=6)
     local = m.value("rope.freq_base_swa", float, 10000.0)
+    config |= {"rope_local_base_freq": local}
     if not window:
-        window, kinds = 4096, ["full_attention"] * config["num_hidden_layers"]
-    return config | {"rope_local_base_freq": local, "sliding_window": window, "layer_types": kinds}
+        return config | {"layer_types": ["full_attention"] * len(kinds)}
+    return config | {"sliding_window": window, "layer_types": kinds}
 
 
 def _gemma(m: GgufMetadata, config: Config, *, layers_of_27b: int) -> Config:
     m.ignore("final_logit_softcapping")
     whole = config["num_hidden_layers"] == layers_of_27b
-    scalar = config["hidden_size"] // config["num_attention_heads"] if whole else _head_dim(config)
+    scalar = config["hidden_size"] // config["num_attention_heads"] if whole else config["head_dim"]
     return config | {"query_pre_attn_scalar": scalar, "hidden_activation": "gelu_pytorch_tanh"}
 
 
-def _gpt2(_: GgufMetadata, config: Config) -> Config:
+def _gpt2(m: GgufMetadata, config: Config) -> Config:
+    heads, width = config["num_attention_heads"], config["hidden_size"]
+    if (config["num_key_value_heads"], config["head_dim"] * heads) != (heads, width):
+        raise CheckpointError(
+            f"{m.file.path} has {heads} query heads of {config['head_dim']} over {config['num_key_value_heads']} of "
+            f"keys; a gpt2 decoder has as many of each, which share its width of {width}"
+        )
     names = {
         "model_type": "model_type",
         "vocab_size": "vocab_size",
@@ -114,10 +122,6 @@ def _gpt2(_: GgufMetadata, config: Config) -> Config:
         "layer_norm_eps": "layer_norm_epsilon",
     }
     return {name: config[key] for key, name in names.items()} | {"activation_function": "gelu_new"}
-
-
-def _head_dim(config: Config) -> int:
-    return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
 
 
 def _layer_kinds(m: GgufMetadata, config: Config, *, period: int) -> list[str]:
@@ -192,7 +196,7 @@ GGUF_FAMILIES: Mapping[str, GgufFamily] = {
         layer=_LAYER | {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
         partly_rotary=True,
     ),
-    "olmo2": GgufFamily(model_type="olmo2", finish=_olmo2, model=_MODEL, layer=_LAYER | _HEAD_NORMS | _OUTPUT_NORMS),
+    "olmo2": GgufFamily(model_type="olmo2", finish=_as_it_is, model=_MODEL, layer=_LAYER | _HEAD_NORMS | _OUTPUT_NORMS),
     "granite": GgufFamily(model_type="granite", finish=_granite, model=_MODEL, layer=_LAYER, interleaved=_Q_AND_K),
     "smollm3": GgufFamily(model_type="smollm3", finish=_smollm3, model=_MODEL, layer=_LAYER, interleaved=_Q_AND_K),
 }

@@ -99,12 +99,17 @@ def _read(file: GgufFile) -> tuple[GgufFamily, dict[str, Any]]:
 def _shared_config(m: GgufMetadata, family: GgufFamily) -> dict[str, Any]:
     """What every family has, as llama.cpp reads it where a key is missing."""
     hidden_size, heads = m.value("embedding_length", int), m.value("attention.head_count", int)
+    layers = m.value("block_count", int)
+    if layers > len(m.file.shapes):
+        raise CheckpointError(
+            f"{m.file.path} says that it has {layers} layers and holds {len(m.file.shapes)} tensors; convert it again"
+        )
     config: dict[str, Any] = {
         "model_type": family.model_type,
         "vocab_size": m.value("vocab_size", int, m.file.shapes.get("token_embd.weight", (0,))[0]),
         "hidden_size": hidden_size,
         "intermediate_size": m.value("feed_forward_length", int),
-        "num_hidden_layers": m.value("block_count", int),
+        "num_hidden_layers": layers,
         "num_attention_heads": heads,
         "num_key_value_heads": m.value("attention.head_count_kv", int, heads),
         "max_position_embeddings": m.value("context_length", int),

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from resources.checkpoint import gguf_file, open_checkpoint, safetensors_folder
-from resources.checkpoint.architectures import ARCHITECTURES
+from resources.checkpoint.architectures import ARCHITECTURES, read_config
 from resources.checkpoint.config import tensor_specs
 from resources.checkpoint.gguf_families import GGUF_FAMILIES
+from resources.checkpoint.gguf_file import GgufFile
+from resources.checkpoint.gguf_models import GgufModel
 from resources.checkpoint.safetensors_folder import SafetensorsFolder
 from resources.errors import CheckpointError
 from resources.graph import write_packed_graph
@@ -75,6 +77,43 @@ def test_a_weight_in_pieces_is_the_weight(pair, monkeypatch):
         for spec in tensor_specs(checkpoint.config):
             pieces = np.concatenate(list(checkpoint.pieces(spec.name)))
             np.testing.assert_array_equal(pieces, checkpoint.tensor(spec.name))
+
+
+def test_no_key_is_ignored(pair, monkeypatch):
+    """Of the values that are put in place of a key's own, some are refused or make another decoder."""
+    path, value, read = pair[2], GgufFile.value, {}
+
+    def config(replaced):
+        def found(file, key, kind, default=...):
+            read[key] = replaced.get(key, value(file, key, kind, default)), kind
+            return read[key][0]
+
+        monkeypatch.setattr(GgufFile, "value", found)
+        return read_config(GgufModel(path).config, where="it")
+
+    def matters(key, other):
+        try:
+            return config({key: other}) != known
+        except CheckpointError:
+            return True
+
+    known = config({})
+    ignored = {
+        key for key, (found, kind) in list(read.items()) if not any(matters(key, o) for o in flipped(found, kind))
+    }
+    assert ignored == ({"phi3.rope.scaling.original_context_length"} if pair[0] == "phi3" else set())
+
+
+def flipped(found, kind):
+    """Other values that the key might have, where it has one and where it has none."""
+    kind = kind[-1] if isinstance(kind, tuple) else kind
+    if found is None:
+        return {int: [3], float: [0.75], str: ["other"], bool: [False]}[kind]
+    if isinstance(found, bool):
+        return [not found]
+    if isinstance(found, str):
+        return [f"{found}_x"]
+    return [found + 1, found * 8, *([found / 100] if kind is float else [])]
 
 
 def leaves(value, name=""):
@@ -152,7 +191,7 @@ YARN = {
     ({"llama.rope.freq_base": np.float32("inf")}, "'rope_theta' of .* is Infinity"),
     ({"llama.rope.freq_base": np.uint32(10000)}, "an? int; expected float"),
     ({"llama.block_count": np.uint32(3)}, r"no tensor 'model\.layers\.2\.input_layernorm\.weight'"),
-    ({"llama.block_count": np.uint32(2**31)}, "'num_hidden_layers' of .* is 2147483648; supported: at most 10000"),
+    ({"llama.block_count": np.uint32(2**31)}, "2147483648 layers and holds 20 tensors"),
     ({"llama.block_count": np.uint32(1)}, r"not handled: model\.layers\.1\.input_layernorm\.weight"),
     ({"llama.feed_forward_length": np.uint32(64)}, r"gate_proj\.weight' .* \[128, 64\]; .* says \[64, 64\]"),
     ({"llama.vocab_size": np.uint32(300)}, r"'model\.embed_tokens\.weight' .* shape \[273, 64\]; .* says \[300, 64\]"),
