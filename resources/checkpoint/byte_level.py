@@ -76,7 +76,7 @@ def byte_level_content(
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [_whole(tokens[i], i, special=i in special) for i in sorted(special.union(user_defined))],
+        "added_tokens": [whole_token(tokens[i], i, special=i in special) for i in sorted(special.union(user_defined))],
         "normalizer": {"type": "NFC"} if rules.nfc else None,
         "pre_tokenizer": _pre_tokenizer(rules),
         "post_processor": None,
@@ -113,6 +113,7 @@ def _pre_tokenizer(rules: Split) -> dict[str, Any]:
     return {"type": "Sequence", "pretokenizers": steps}
 
 
-def _whole(token: str, token_id: int, *, special: bool) -> dict[str, Any]:
+def whole_token(token: str, token_id: int, *, special: bool) -> dict[str, Any]:
+    """An entry of `added_tokens`: a token that is matched whole, in the text as it was given."""
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": special}
     return {"id": token_id, "content": token, **flags}

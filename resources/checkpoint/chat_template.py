@@ -40,6 +40,7 @@ REASONS = {
     "special-token-in-message": "a message spells a special token, which the policy does not read as one",
     "second-bos": "the text begins with the BOS that the policy adds",
     "second-eos": "the text ends with the EOS that the policy adds",
+    "ambiguous-spaces": "the tokenizer's file does not say which of two ways of spelling the text's spaces is meant",
 }
 """Every reason for which a probe has no token ids."""
 

@@ -46,7 +46,9 @@ class Tokenizer:
         self.special_ids = vocabulary.special_ids
         self.tokenizer_id = vocabulary.identity(self.policy.record())
         self._backend = _backend(vocabulary)
-        self._backend.encode_special_tokens = not self.policy.parse_special and self.policy.chat == "none"
+        self._other = _backend(replace(vocabulary, content=other)) if (other := self._other_content()) else None
+        for backend in filter(None, (self._backend, self._other)):
+            backend.encode_special_tokens = not self.policy.parse_special and self.policy.chat == "none"
         self.vocab_size = 1 + max(vocabulary.ids.values(), default=-1)
         self._prefix = [vocabulary.bos_id] if self.policy.add_bos else []
         self._suffix = [vocabulary.eos_id] if self.policy.add_eos else []
@@ -71,8 +73,8 @@ class Tokenizer:
         """
         spelled = [self._spelled(probe) for probe in probes]
         texts = [text for text in spelled if isinstance(text, str)]
-        encodings = iter(self._backend.encode_batch_fast(texts, add_special_tokens=False))
-        return [self._framed(next(encodings).ids) if isinstance(s, str) else s for s in spelled]
+        encodings = iter(self._ids(texts))
+        return [self._framed(next(encodings)) if isinstance(s, str) else s for s in spelled]
 
     def fit(self, ids: np.ndarray) -> tuple[np.ndarray | None, bool]:
         """(ids within `max_tokens`, whether any were cut), or (None, False) when the policy refuses them.
@@ -110,6 +112,8 @@ class Tokenizer:
         if vocabulary.split is not None:
             record["pre_tokenizer"] = vocabulary.split
         record |= {name: getattr(vocabulary, name) for name in _SAVED_IDS}
+        if vocabulary.also_read:
+            record["also_read"] = dict(vocabulary.also_read)
         if self._template:
             record["chat_template"] = vocabulary.chat_template
             record["special_tokens"] = dict(vocabulary.special_tokens)
@@ -125,8 +129,26 @@ class Tokenizer:
             return probe
         return Unencodable("no-chat-template", "the probe is a chat, and the policy applies no chat template; set chat")
 
-    def _framed(self, ids: list[int]) -> np.ndarray | Unencodable:
+    def _other_content(self) -> dict[str, Any]:
+        also_read = self.vocabulary.also_read
+        return {**self.vocabulary.content, **also_read} if also_read else {}
+
+    def _ids(self, texts: list[str]) -> list[list[int] | None]:
+        """Of each text; None where two readings of the tokenizer differ."""
+        encodings = self._backend.encode_batch_fast(texts, add_special_tokens=False)
+        if self._other is None:
+            return [encoding.ids for encoding in encodings]
+        others = self._other.encode_batch_fast(texts, add_special_tokens=False)
+        return [one.ids if one.ids == other.ids else None for one, other in zip(encodings, others, strict=True)]
+
+    def _framed(self, ids: list[int] | None) -> np.ndarray | Unencodable:
         """With the BOS and EOS of the policy, and never two of one."""
+        if ids is None:
+            return Unencodable(
+                "ambiguous-spaces",
+                "the tokenizer's file does not say where it puts a space first, and this text has other ids either "
+                "way; use the model's safetensors folder",
+            )
         prefix, suffix = self._prefix, self._suffix
         begins, ends = bool(prefix) and ids[:1] == prefix, bool(suffix) and ids[-1:] == suffix
         if self._template:
@@ -203,6 +225,7 @@ def _saved_vocabulary(content: dict[str, Any], record: dict[str, Any], policy: T
         add_bos=policy.add_bos,
         add_eos=policy.add_eos,
         chat_template=record.get("chat_template"),
+        also_read=record.get("also_read", {}),
         special_tokens=record.get("special_tokens", {}),
         **{name: record[name] for name in _SAVED_IDS},
     )

@@ -28,6 +28,9 @@ class Vocabulary:
     add_eos: bool | None
     doubt: str = ""
     chat_template: str | None = None
+    also_read: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of `content` that another reading of the same file has otherwise, where the file does not say which is
+    meant; a text to which the two give different ids has none."""
     special_tokens: Mapping[str, str] = field(default_factory=dict)
     """`bos_token` and the like -> how it is spelled; a chat template may use these names."""
 
@@ -50,6 +53,8 @@ class Vocabulary:
         facts: dict[str, Any] = {"named": self._named, "policy": policy}
         if policy.get("chat", "none") != "none":
             facts["chat"] = {"template": self.chat_template, "special_tokens": dict(self.special_tokens)}
+        if self.also_read:
+            facts["also_read"] = dict(self.also_read)
         return digest([*self._split_facts(facts), *self._lists()]).hex()
 
     @property

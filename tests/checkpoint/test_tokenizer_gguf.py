@@ -9,8 +9,9 @@ import pytest
 
 from resources.checkpoint import TokenizerPolicy, load_tokenizer, open_checkpoint
 from resources.checkpoint.byte_level import SPLITS
+from resources.checkpoint.chat_template import Unencodable
 from resources.checkpoint.gguf_file import GgufFile
-from resources.checkpoint.tokenizer_folder import read_folder_vocabulary
+from resources.checkpoint.tokenizer_folder import load_folder_tokenizer, read_folder_vocabulary
 from resources.checkpoint.tokenizer_gguf import load_gguf_tokenizer
 from resources.errors import CheckpointError
 from resources.records import Message
@@ -19,7 +20,7 @@ from tests.tiny import tiny_gguf
 
 
 @pytest.mark.parametrize(("metadata", "sentence"), [
-    ({"tokenizer.ggml.model": "llama"}, "a 'llama' tokenizer; supported: 'gpt2'"),
+    ({"tokenizer.ggml.model": "bert"}, "a 'bert' tokenizer; supported: 'gpt2'"),
     ({"tokenizer.ggml.pre": "deepseek-llm"}, "splits text as 'deepseek-llm'; supported: smollm"),
     ({"tokenizer.ggml.pre": "default"}, "splits text as 'default'"),
     ({"tokenizer.ggml.add_space_prefix": True}, r"'tokenizer\.ggml\.add_space_prefix' .* is set"),
@@ -53,7 +54,7 @@ EXPECTED = json.loads((FIXTURES / "expected.json").read_text(encoding="utf-8"))[
 
 
 def converted(name, path, **changes):
-    """A GGUF file with the tokenizer of a fixture's folder, as llama.cpp's converter writes it."""
+    """A GGUF file with the byte-level tokenizer of a fixture's folder, as llama.cpp's converter writes it."""
     vocabulary = read_folder_vocabulary(FIXTURES / name)
     kinds = {token["id"]: 3 if token["special"] else 4 for token in vocabulary.content["added_tokens"]}
     tokens = sorted(vocabulary.ids, key=vocabulary.ids.__getitem__)
@@ -88,6 +89,100 @@ def test_a_converted_tokenizer_gives_the_ids_of_its_folder(tmp_path, name, pre):
         chatting = load_gguf_tokenizer(file, TokenizerPolicy(chat=chat["chat"]))
         [ids] = chatting.encode_probes([tuple(Message(**message) for message in chat["messages"])])
         assert ids.tolist() == chat["ids"]
+
+
+def converted_pieces(name, path, *, architecture="llama", merges=None, **changes):
+    """A GGUF file with the SentencePiece-like tokenizer of a fixture's folder, as llama.cpp's converter writes it."""
+    vocabulary = read_folder_vocabulary(FIXTURES / name)
+    content = vocabulary.content
+    kinds = {token["id"]: 3 if token["special"] else 4 for token in content["added_tokens"]}
+    tokens = sorted(vocabulary.ids, key=vocabulary.ids.__getitem__)
+    kinds |= {i: 6 for i, token in enumerate(tokens) if token.startswith("<0x")} | {vocabulary.unknown_id: 2}
+    rank = {left + right: -float(n) for n, (left, right) in enumerate(content["model"]["merges"])}
+    metadata = {
+        "general.architecture": architecture,
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": [t.replace("\u2581", " ") if kinds.get(i) == 4 else t for i, t in enumerate(tokens)],
+        "tokenizer.ggml.token_type": [kinds.get(i, 1) for i in range(len(tokens))],
+        "tokenizer.ggml.scores": [-1000.0 if i in kinds else rank.get(t, -2000.0) for i, t in enumerate(tokens)],
+        "tokenizer.ggml.bos_token_id": np.uint32(vocabulary.bos_id),
+        "tokenizer.ggml.eos_token_id": np.uint32(vocabulary.eos_id),
+        "tokenizer.ggml.unknown_token_id": np.uint32(vocabulary.unknown_id),
+        "tokenizer.chat_template": vocabulary.chat_template,
+        **changes,
+    }
+    left_out = ["tokenizer.ggml.padding_token_id"]
+    if merges is None:
+        left_out.append("tokenizer.ggml.merges")
+    else:
+        metadata["tokenizer.ggml.merges"] = merges
+    return GgufFile(tiny_gguf(path, metadata=metadata, without=tuple(left_out)))
+
+
+def test_converted_pieces_without_a_space_first_give_the_ids_of_their_folder(tmp_path):
+    flags = {"tokenizer.ggml.add_space_prefix": False}
+    file = converted_pieces("gemma", tmp_path / "m.gguf", architecture="gemma3", **flags)
+    tokenizer = load_gguf_tokenizer(file, TokenizerPolicy())
+    expected = EXPECTED["gemma"]
+    for text in expected["texts"]:
+        assert tokenizer.encode([text["text"]])[0].tolist() == text["ids"]
+    random_ids = json.dumps([ids.tolist() for ids in tokenizer.encode(random_texts())], separators=(",", ":"))
+    assert hashlib.sha256(random_ids.encode()).hexdigest() == expected["random_ids_sha256"]
+    for chat in (c for c in expected["chats"] if isinstance(c["ids"], list)):
+        chatting = load_gguf_tokenizer(file, TokenizerPolicy(chat=chat["chat"]))
+        [ids] = chatting.encode_probes([tuple(Message(**message) for message in chat["messages"])])
+        assert ids.tolist() == chat["ids"]
+
+
+def test_converted_pieces_with_a_space_first_give_the_ids_of_their_folder_where_both_readings_do(tmp_path):
+    tokenizer = load_gguf_tokenizer(converted_pieces("mistral", tmp_path / "m.gguf"), TokenizerPolicy())
+    tokenizer.save(tmp_path)
+    folder = load_folder_tokenizer(FIXTURES / "mistral", TokenizerPolicy())
+    texts = [*(t["text"] for t in EXPECTED["mistral"]["texts"]), *random_texts(1000)]
+    refused = []
+    for same in (tokenizer, load_tokenizer(tmp_path)):
+        found = same.encode_probes(texts)
+        refused = [text for text, ids in zip(texts, found, strict=True) if isinstance(ids, Unencodable)]
+        assert {ids.reason for ids in found if isinstance(ids, Unencodable)} == {"ambiguous-spaces"}
+        for text, ids in zip(texts, found, strict=True):
+            if text not in refused:
+                assert ids.tolist() == folder.encode([text])[0].tolist()
+    # A text is refused for a space or U+2581 before it, or for text behind a special token.
+    assert 0 < len(refused) < len(texts) / 3
+    assert all(text[:1] in " \u2581" or "<s>" in text or "</s>" in text or "<unk>" in text for text in refused)
+
+
+def test_merges_that_a_file_gives_go_before_those_that_its_scores_imply(tmp_path):
+    merges = [" ".join(m) for m in read_folder_vocabulary(FIXTURES / "mistral").content["model"]["merges"]]
+    implied = load_gguf_tokenizer(converted_pieces("mistral", tmp_path / "m.gguf"), TokenizerPolicy())
+    for given, same in ((merges, True), (merges[:5], False)):
+        path = tmp_path / f"{same}.gguf"
+        tokenizer = load_gguf_tokenizer(converted_pieces("mistral", path, merges=given), TokenizerPolicy())
+        texts = ["the weather is fine today", "lazy dog"]
+        found = [[ids.tolist() for ids in t.encode(texts)] for t in (tokenizer, implied)]
+        assert (found[0] == found[1]) is same
+
+
+def test_bytes_are_fallen_back_to_and_come_back(tmp_path):
+    tokenizer = load_gguf_tokenizer(converted_pieces("mistral", tmp_path / "m.gguf"), TokenizerPolicy(add_bos=False))
+    [ids] = tokenizer.encode(["\U0001f1eb"])
+    assert [tokenizer.vocabulary.ids[f"<0x{byte:02X}>"] for byte in "\U0001f1eb".encode()] == ids[-4:].tolist()
+    assert tokenizer.decode(ids) == "\U0001f1eb"
+
+
+@pytest.mark.parametrize(("architecture", "changes", "sentence"), [
+    ("phi3", {}, "a 'llama' tokenizer, of a Phi-3"),
+    ("llama", {"tokenizer.ggml.remove_extra_whitespaces": True}, "remove_extra_whitespaces' of .* is set"),
+    ("llama", {"tokenizer.ggml.scores": [1.0]}, "1 scores and 1 unknown tokens"),
+    ("llama", {"tokenizer.ggml.scores": [0.0] * 586}, "two tokens of the tokenizer have one score"),
+    ("llama", {"tokenizer.ggml.precompiled_charsmap": [1]}, "precompiled_charsmap"),
+])  # fmt: skip
+def test_pieces_that_are_not_sure_are_refused_by_name(tmp_path, architecture, changes, sentence):
+    if "tokenizer.ggml.scores" in changes and len(changes["tokenizer.ggml.scores"]) > 1:
+        changes = {"tokenizer.ggml.scores": [0.0] * len(read_folder_vocabulary(FIXTURES / "mistral").ids)}
+    file = converted_pieces("mistral", tmp_path / "m.gguf", architecture=architecture, **changes)
+    with pytest.raises(CheckpointError, match=sentence):
+        load_gguf_tokenizer(file, TokenizerPolicy())
 
 
 @pytest.mark.parametrize(("pre", "meant"), [("llama-bpe", True), ("tekken", True), ("qwen2", False), ("gpt-2", False)])
