@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import dagster as dg
@@ -23,6 +23,8 @@ from fabric_assets.registered import registered_identities
 from fabric_assets.staleness import PartitionState, partition_states, summary
 from io_managers import layout
 from io_managers.reading import find_engine, latest_verdict
+from resources.checkpoint.tokenizer import load_tokenizer
+from resources.model import Model
 from resources.records import EngineRecord
 
 TAG = {"fabric/started_by": "extract_missing"}
@@ -70,19 +72,18 @@ def to_do(instance: dg.DagsterInstance) -> ToDo:
     return ToDo(engine, summary(states), together, tuple(failed[:ALONE]))
 
 
-def start(
-    instance: dg.DagsterInstance, graph: Any, work: ToDo, *, resources: Mapping[str, Any] | None = None
-) -> list[str]:
+def start(instance: dg.DagsterInstance, graph: Any, work: ToDo, *, model: Mapping[str, Any] | None = None) -> list[str]:
     """Adds the backfills, which the daemon then cuts into runs of ranges; returns their ids.
 
-    `graph` is the code location's asset graph; `resources` the configuration of the runs' resources.
+    The runs make tokens and packed batches as the engine was built for. `graph` is the code location's asset graph;
+    `model` are settings of the resource of that name over those.
     """
     if work.engine is None:
         return []
     choice = {"config": {"engine_id": work.engine.engine_id}}
     run_config = {
         "ops": dict.fromkeys(("extraction_requests", "hidden_states", "hidden_states_checks"), choice),
-        "resources": {name: {"config": config} for name, config in (resources or {}).items()},
+        "resources": {"model": {"config": _built_for(work.engine) | dict(model or {})}},
     }
     groups = [work.together] if work.together else []
     ids = []
@@ -103,6 +104,13 @@ def start(
         instance.add_backfill(backfill)
         ids.append(backfill.backfill_id)
     return ids
+
+
+def _built_for(engine: EngineRecord) -> dict[str, Any]:
+    """The settings of `resources.model.Model` that an engine was built with: its tokenizer's policy, its limits."""
+    policy = asdict(load_tokenizer(layout.engines_path() / engine.directory).policy)
+    settings = {name: value for name, value in policy.items() if name in Model.model_fields and value is not None}
+    return settings | asdict(engine.limits)
 
 
 def _at_work(instance: dg.DagsterInstance) -> Sequence[PartitionBackfill]:

@@ -34,9 +34,8 @@ AHEAD = {"dagster/priority": "1"}
 def start_backfill(context: dg.OpExecutionContext, model: Model) -> None:
     """Starts what is missing or stale as a backfill, and says what that is."""
     work = backfills.to_do(context.instance)
-    settings = model.model_dump(exclude_defaults=True)
     graph = context.repository_def.asset_graph
-    ids = backfills.start(context.instance, graph, work, resources={"model": settings} if settings else {})
+    ids = backfills.start(context.instance, graph, work, model=model.model_dump(exclude_defaults=True))
     context.log.info(f"{work.reason}; backfills started: {', '.join(ids) or 'none'}")
     shown = [
         dg.TableRecord({"part": s.part, "state": s.state, "reason": s.reason, "alone": s in work.alone})
@@ -60,7 +59,11 @@ def extract_missing() -> None:
 @dg.schedule(
     job=extract_missing,
     cron_schedule=os.environ.get("FABRIC_SCHEDULE", "0 * * * *"),
-    description="Starts what is missing or stale, every hour or as FABRIC_SCHEDULE says. Off until it is turned on.",
+    default_status=dg.DefaultScheduleStatus.RUNNING
+    if "FABRIC_SCHEDULE" in os.environ
+    else dg.DefaultScheduleStatus.STOPPED,
+    description="Starts what is missing or stale, every hour or as FABRIC_SCHEDULE (cron) says. Without it the "
+    "schedule is off until it is turned on.",
 )
 def extract_missing_schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
     """Asks for a run only if there is something to do; a tick that does nothing says why."""
