@@ -234,6 +234,7 @@ def _open_or_create(path: Path, spec: TableSpec) -> DeltaTable:
             },
         )
         table = DeltaTable(path)
+    table = _with_new_columns(table, spec)
     stored, partitions = pa.schema(table.schema().to_arrow()), tuple(table.metadata().partition_columns)
     if not stored.equals(spec.schema) or partitions != spec.replaces:
         raise StoreError(
@@ -241,6 +242,18 @@ def _open_or_create(path: Path, spec: TableSpec) -> DeltaTable:
             f"{spec.schema}\npartitioned by {spec.replaces}; move that folder away and materialise again"
         )
     return table
+
+
+def _with_new_columns(table: DeltaTable, spec: TableSpec) -> DeltaTable:
+    """A table that an older version of this project made gets the columns that came since, where they may be null."""
+    stored = pa.schema(table.schema().to_arrow())
+    new = list(spec.schema)[len(stored) :]
+    older = stored.equals(pa.schema(list(spec.schema)[: len(stored)]))
+    if not (new and older and all(field.nullable for field in new)):
+        return table
+    with suppress(CommitFailedError):  # another writer adds them just now
+        table.alter.add_columns(Schema.from_arrow(pa.schema(new)).fields)
+    return DeltaTable(table.table_uri)
 
 
 def _checked(spec: TableSpec, scope: Mapping[str, str], write: PartitionWrite) -> Iterator[pa.RecordBatch]:

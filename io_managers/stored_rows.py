@@ -63,17 +63,23 @@ def stored_batches(
         try:
             # Pre-buffering, the default, ends with the whole file in memory.
             with pq.ParquetFile(root / file.path, pre_buffer=False, page_checksum_verification=True) as parquet:
-                for batch in parquet.iter_batches(batch_size=rows, columns=held):
+                # A file that an older version of this project wrote lacks the columns that came since.
+                absent = {f.name for f in schema if f.nullable} - {*parquet.schema_arrow.names}
+                wanted = [name for name in held if name not in absent]
+                for batch in parquet.iter_batches(batch_size=rows, columns=wanted):
                     read += batch.num_rows
-                    arrays = [
-                        pa.repeat(partition[f.name], batch.num_rows) if f.name in partition else batch[f.name]
-                        for f in schema
-                    ]
+                    arrays = [_column(f, batch, partition, absent) for f in schema]
                     yield pa.RecordBatch.from_arrays(arrays, schema=schema)
         except (pa.ArrowException, OSError, KeyError, ValueError) as error:
             raise StoreError(f"{root / file.path} cannot be read ({error}); materialise its partition again") from error
         if read != file.rows:
             raise StoreError(f"{root / file.path} holds {read} rows, the log says {file.rows}; materialise it again")
+
+
+def _column(field: pa.Field, batch: pa.RecordBatch, partition: Mapping[str, str], absent: set[str]) -> pa.Array:
+    if field.name in partition:
+        return pa.repeat(partition[field.name], batch.num_rows)
+    return pa.nulls(batch.num_rows, field.type) if field.name in absent else batch[field.name]
 
 
 def stored_records(

@@ -281,6 +281,23 @@ def test_a_damaged_partition_is_written_again(tmp_path: Path, damage: Callable[[
     assert (rows_of(tmp_path), rows_of(tmp_path, "b")) == (content, [row(1, "b")])
 
 
+def test_a_table_of_an_older_version_gets_the_columns_that_came_since(tmp_path: Path) -> None:
+    newer = replace(
+        SPEC, schema=SPEC.schema.append(pa.field("note", pa.list_(pa.field("element", pa.string(), False))))
+    )
+    write_partition(tmp_path, SPEC, Source(FIVE).write())
+    rows = [r | {"note": ["new"]} for r in (row(1, "b"), row(2, "b"))]
+    batches = [pa.RecordBatch.from_pylist(rows, schema=newer.schema)]
+
+    write_partition(tmp_path, newer, Source(rows, part="b").write(batches=lambda: iter(batches)))
+
+    assert list(stored_records(tmp_path, newer, {"part": "a"})) == [r | {"note": None} for r in FIVE]
+    assert list(stored_records(tmp_path, newer, {"part": "b"})) == rows
+    assert write_partition(tmp_path, newer, Source(FIVE).write()).skipped
+    with pytest.raises(StoreError, match="move that folder away"):
+        write_partition(tmp_path, SPEC, Source(OTHER).write())
+
+
 def test_a_table_of_another_shape_is_refused(tmp_path: Path) -> None:
     old = pa.schema([SPEC.schema.field("part"), SPEC.schema.field("work_item_id")])
     DeltaTable.create(table_path(tmp_path, SPEC), Schema.from_arrow(old), partition_by=["part"])

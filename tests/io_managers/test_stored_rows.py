@@ -28,7 +28,7 @@ def test_memory_does_not_grow_with_the_partition(tmp_path: Path) -> None:
         for _ in range(0, rows, 1000):
             # Text that does not compress, so that the file is large.
             texts = [rng.bytes(width // 2).hex() for _ in range(1000)]
-            columns = [[PART] * 1000, texts, texts, [None] * 1000, ["f"] * 1000, range(1000)]
+            columns = [[PART] * 1000, texts, texts, [None] * 1000, ["f"] * 1000, range(1000), [None] * 1000]
             arrays = [pa.array(c, type=f.type) for c, f in zip(columns, empty.schema, strict=True)]
             yield pa.RecordBatch.from_arrays(arrays, schema=empty.schema)
 
