@@ -6,7 +6,7 @@ EXTRAS ?= dev
 FABRIC_HOME ?= $(CURDIR)/.fabric
 export FABRIC_HOME
 
-.PHONY: demo test check ui bench peer soak clean
+.PHONY: demo test check ui bench peer broker soak clean
 
 demo: $(VENV)/.installed
 	$(BIN)/fabric extract examples/statements.jsonl --id-field id
@@ -35,6 +35,12 @@ bench peer: export FABRIC_PEER_PYTHON ?= $(CURDIR)/.peer/bin/python
 
 peer: $(VENV)/.installed .peer/.installed
 	$(BIN)/python -m pytest -m peer
+
+# RabbitMQ for the tests of the broker, from Debian's packages, in a folder: nothing is installed or started.
+broker: .rabbitmq/.unpacked
+
+.rabbitmq/.unpacked:
+	tests/broker/unpack_rabbitmq.sh .rabbitmq
 
 soak: $(VENV)/.installed
 	$(BIN)/python benchmarks/soak.py

@@ -21,6 +21,7 @@ from fabric_assets.instance import initialise, open_instance
 from fabric_assets.options import probe_options, tokenizer_options, tokenizer_settings
 from fabric_assets.registration import add_partitions, sentence
 from fabric_assets.validate_command import validate
+from fabric_assets.worker_commands import contract, worker
 from io_managers import layout, reading
 from io_managers.delta_table import StoreError
 from io_managers.lineage import LineageError
@@ -187,6 +188,10 @@ def export(part: str, target: Path, model_key: str | None) -> None:
     """Write one partition's vectors, with the header that describes them, to a file."""
     rows = reading.export_partition(part, target, model_key=model_key)
     click.echo(f"{part}: {rows:,} vectors written to {target}")
+
+
+fabric.add_command(contract)
+fabric.add_command(worker)
 
 
 def _register(

@@ -40,3 +40,9 @@ def report_path(report_id: str) -> Path:
 def scratch_path() -> Path:
     """The folder of files that a run may leave when it is killed; safe to delete when nothing runs."""
     return home() / "scratch"
+
+
+def contract_path() -> Path:
+    """FABRIC_CONTRACT if set; else the home's contract: what workers must show, and the name of their queue."""
+    given = os.environ.get("FABRIC_CONTRACT")
+    return Path(given).expanduser().absolute() if given else home() / "contract.json"

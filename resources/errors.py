@@ -28,6 +28,10 @@ class EngineError(FabricError):
     """An engine that cannot be built, bound or run."""
 
 
+class BrokerError(FabricError):
+    """Work that no worker takes, or a broker that cannot be reached."""
+
+
 class EngineRefused(EngineError):
     """An engine that ran but could not be proved; `report` holds the evidence."""
 

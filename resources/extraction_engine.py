@@ -16,7 +16,7 @@ import dagster as dg
 from pydantic import Field
 
 from resources.attestation import attest
-from resources.checkpoint import Checkpoint
+from resources.checkpoint import Checkpoint, Tokenizer
 from resources.engine.plugins import configured_plugins
 from resources.errors import ConfigurationError, EngineRefused
 from resources.proof import ProvenEngine, load
@@ -29,16 +29,17 @@ logger = logging.getLogger("fabric.proof")
 _lock = threading.Lock()
 _opened: dict[str, ProvenEngine] = {}
 _attestations: dict[str, Attestation] = {}
-_held: list[str] = []
-"""The engine_id of a worker's own engine, which stays open as long as the process lives."""
+_held: dict[str, Tokenizer] = {}
+"""A worker's own engine, by its engine_id, with its tokenizer: it stays open as long as the process lives."""
 
 
-def hold(engine: ProvenEngine, attestation: Attestation) -> None:
+def hold(engine: ProvenEngine, attestation: Attestation, tokenizer: Tokenizer) -> None:
     """Makes `engine` the only one that this process opens: it is a worker, and was admitted with it."""
     with _lock:
         _close_opened()
         _opened[engine.engine_id], _attestations[engine.engine_id] = engine, attestation
-        _held[:] = [engine.engine_id]
+        _held.clear()
+        _held[engine.engine_id] = tokenizer
 
 
 class ExtractionEngine(dg.ConfigurableResource):
@@ -68,7 +69,7 @@ class ExtractionEngine(dg.ConfigurableResource):
         """The report of an engine, proved or refused, from a new validation; `checkpoint` as `load` takes it."""
         if _held:
             raise dg.Failure(
-                description=f"this process is a worker that holds engine {_held[0]}; it validates no other; "
+                description=f"this process is a worker that holds engine {next(iter(_held))}; it validates no other; "
                 "materialise engine_validation_report where no worker runs",
                 allow_retries=False,
             )
@@ -82,6 +83,11 @@ class ExtractionEngine(dg.ConfigurableResource):
     def attestation(self, engine: ProvenEngine) -> Attestation:
         """What this process says of itself and the engine, which `open` gave."""
         return _attestations[engine.engine_id]
+
+    def held_tokenizer(self, engine_id: str) -> Tokenizer | None:
+        """The tokenizer of the engine with which this process was admitted as a worker: it needs no checkpoint then.
+        None in any other process."""
+        return _held.get(engine_id)
 
     def _load(self, engine: EngineRecord, engines_folder: Path, checkpoint: Checkpoint | None = None) -> ProvenEngine:
         with _lock:
@@ -112,10 +118,10 @@ class ExtractionEngine(dg.ConfigurableResource):
 
 
 def _require_own(engine_id: str) -> None:
-    if _held and engine_id != _held[0]:
+    if _held and engine_id not in _held:
         raise dg.Failure(
-            description=f"the run asks for engine {engine_id}; this worker was admitted with {_held[0]} and opens no "
-            "other; reload the code location with the contract of the engine that is meant",
+            description=f"the run asks for engine {engine_id}; this worker was admitted with {next(iter(_held))} and "
+            "opens no other; reload the code location with the contract of the engine that is meant",
             allow_retries=False,
         )
 

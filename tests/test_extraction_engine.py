@@ -6,6 +6,7 @@ import pytest
 
 from resources import extraction_engine
 from resources.attestation import attest
+from resources.checkpoint import load_tokenizer
 from resources.errors import ConfigurationError, EngineError
 from resources.extraction_engine import ExtractionEngine, report_metadata
 from resources.proof import load
@@ -65,7 +66,10 @@ def test_a_worker_gives_the_engine_it_holds_and_opens_and_validates_no_other(tmp
     mine, other = (zoo.write_engine("exclusive-end", tmp_path / str(seed), seed) for seed in (0, 1))
     resource = ExtractionEngine(threads=1)
     held = load(tmp_path / "0", threads=1)
-    extraction_engine.hold(held, attest(held, worker="w", contract="c"))
+    assert resource.held_tokenizer(mine.engine_id) is None
+    tokenizer = load_tokenizer(tmp_path / "0")
+    extraction_engine.hold(held, attest(held, worker="w", contract="c"), tokenizer)
+    assert resource.held_tokenizer(mine.engine_id) is tokenizer
     assert resource.open(replace(mine, directory="elsewhere"), tmp_path) is held
     assert resource.attestation(held).contract == "c"
     for ask in (resource.open, resource.report):

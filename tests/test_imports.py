@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 
 FLOORS = (
     {"fabric_assets"},
-    {"resources.extraction_engine", "resources.model"},
+    {"resources.extraction_engine", "resources.model", "resources.broker"},
     {"resources.report_metadata"},
     {"resources.extraction", "resources.attestation", "resources.report"},
     {"resources.proof"},
@@ -26,6 +26,7 @@ FLOORS = (
 
 SHELLS = {
     "fabric_assets",
+    "resources.broker",
     "resources.extraction_engine",
     "resources.model",
     "resources.report_metadata",

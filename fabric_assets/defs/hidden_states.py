@@ -7,7 +7,7 @@ from functools import cached_property
 import dagster as dg
 import numpy as np
 
-from fabric_assets import partition_report, reports
+from fabric_assets import cluster, partition_report, reports
 from fabric_assets.deferred_vectors import DeferredVectors
 from fabric_assets.defs.engines import EngineChoice, require_built_from
 from fabric_assets.defs.partitions import BACKFILL, GPU_POOL, each_part, probe_shards
@@ -66,6 +66,7 @@ def extraction_requests(
     group_name="vectors",
     kinds={"onnx", "deltalake"},
     pool=GPU_POOL,
+    op_tags=cluster.engine_tags(),
     metadata=reports.table_definition(HIDDEN_STATES),
 )
 def hidden_states(
@@ -78,7 +79,9 @@ def hidden_states(
 ) -> VectorWrites:
     """One vector a probe: the input to the language-model head at its last token, checked against its work item."""
     chosen = config.of(engine)
-    require_built_from(model, chosen)
+    if extraction_engine.held_tokenizer(chosen.engine_id) is None:
+        # A worker's contract names its engine; the model's files need not be on its machine.
+        require_built_from(model, chosen)
     inputs = {part: _inputs(part, chosen, tokenised_batches) for part in context.partition_keys}
     if not all(i.kept for i in inputs.values()):
         # A refused engine ends the run here, with its evidence; where every vector is stored already none is opened.
@@ -125,6 +128,7 @@ class _Extractor:
         lake, model_key = layout.lake_path(), self.engine.model_key
         before = _ids(part, model_key) if not inputs.kept else np.zeros(0, dtype=np.uint64)
         clauses: list[Clause] = []
+        tokenizer = self.resource.held_tokenizer(self.engine.engine_id) or self.model.open_tokenizer()
 
         def begin() -> PartitionVectors:
             proven = self.resource.open(self.engine, layout.engines_path())
@@ -160,7 +164,7 @@ class _Extractor:
                 refusals=self.stored.refusals(part),
                 versions=self.stored.versions(),
                 sample=sample_rows(lake, part, model_key=model_key),
-                decode=self.model.open_tokenizer().decode,
+                decode=tokenizer.decode,
                 extraction=computed,
             )
 

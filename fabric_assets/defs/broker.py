@@ -1,0 +1,35 @@
+"""Sensor `queues_without_workers`, where there is a broker: it fails, in red, while work waits that nobody may take."""
+
+import dagster as dg
+
+from fabric_assets import cluster
+from resources.errors import BrokerError
+
+if (_url := cluster.broker_url()) is not None:
+    from kombu.exceptions import OperationalError
+
+    from resources.broker.app import broker_app, queue_state
+    from resources.broker.executor import RUN_TAG
+
+    _broker = broker_app(_url)
+
+    @dg.sensor(minimum_interval_seconds=60, default_status=dg.DefaultSensorStatus.RUNNING)
+    def queues_without_workers(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+        """Looks at the contract's queue, and at those on which runs wait, also of a contract before this one."""
+        agreed = cluster.contract()
+        running = context.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED]))
+        queues = {run.tags[RUN_TAG] for run in running if RUN_TAG in run.tags}
+        current = set() if agreed is None else {agreed.queue}
+        try:
+            states = {queue: queue_state(_broker, queue) for queue in sorted(queues | current)}
+        except OperationalError as error:
+            raise BrokerError(
+                f"the broker cannot be reached ({error}); start RabbitMQ, or correct FABRIC_BROKER"
+            ) from error
+        lines = [f"{queue}: {state.consumers} workers, {state.waiting} steps wait" for queue, state in states.items()]
+        if any(not state.consumers and (state.waiting or queue in queues) for queue, state in states.items()):
+            raise BrokerError(
+                f"{'; '.join(lines)}; a queue has no attested worker; start one with `fabric worker`, or cancel the "
+                "runs that wait for a contract which no worker meets any more"
+            )
+        return dg.SkipReason("; ".join(lines) or "no contract yet: write one with `fabric contract`")

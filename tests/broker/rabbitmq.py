@@ -1,0 +1,110 @@
+"""A real RabbitMQ on loopback, from the packages that `make broker` unpacks into `.rabbitmq`; for tests and benchmarks.
+
+Everything listens on 127.0.0.1 only, in a folder of its own, with free ports; no privileges are needed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2] / ".rabbitmq"
+START_S = 60.0
+
+
+class RabbitMQ:
+    """One broker. `start` after `stop` or `kill` is a restart with what it had written to disk."""
+
+    def __init__(self, folder: Path, *, root: Path = ROOT, settings: str = "") -> None:
+        """`settings` are further lines of rabbitmq.conf. Raises `FileNotFoundError` where nothing is unpacked."""
+        if not (root / ".unpacked").exists():
+            raise FileNotFoundError(f"there is no RabbitMQ in {root}; unpack it with `make broker`")
+        [home] = (root / "usr/lib/rabbitmq/lib").glob("rabbitmq_server-*")
+        self._server = home / "sbin" / "rabbitmq-server"
+        self._erlang = root / "usr/lib/erlang"
+        self._folder = folder
+        self.port, distribution, epmd = free_ports(3)
+        self.url = f"amqp://guest:guest@127.0.0.1:{self.port}//"
+        self._processes: list[subprocess.Popen[bytes]] = []
+        (folder / "bin").mkdir(parents=True)
+        (folder / "rabbitmq.conf").write_text(f"listeners.tcp.1 = 127.0.0.1:{self.port}\n{settings}\n")
+        self._environment = os.environ | {
+            "HOME": str(folder),
+            "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "ERL_EPMD_PORT": str(epmd),
+            "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq"),
+            "RABBITMQ_DIST_PORT": str(distribution),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "plugins"),
+            "RABBITMQ_LOGS": "-",
+            "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
+            "RABBITMQ_NODENAME": "fabric@localhost",
+            "RABBITMQ_PID_FILE": str(folder / "pid"),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+        }
+        self._write_erl()
+
+    def start(self) -> RabbitMQ:
+        """Returns once it takes connections."""
+        [binaries] = self._erlang.glob("erts-*/bin")
+        for command in ([str(binaries / "epmd")], [str(self._server)]):
+            with open(self._folder / f"{Path(command[0]).name}.log", "wb") as log:
+                process = subprocess.Popen(
+                    command, env=self._environment, stdout=log, stderr=log, cwd=self._folder, start_new_session=True
+                )
+            self._processes.append(process)
+            time.sleep(0.1)
+        deadline = time.monotonic() + START_S
+        while b"Server startup complete" not in (self._folder / "rabbitmq-server.log").read_bytes():
+            if self._processes[-1].poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                raise RuntimeError((self._folder / "rabbitmq-server.log").read_text()[-4000:])
+            time.sleep(0.05)
+        return self
+
+    def stop(self) -> None:
+        """As `systemctl stop` does it."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """As a power cut does it."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, how: signal.Signals) -> None:
+        while self._processes:
+            process = self._processes.pop()
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, how)
+            try:
+                process.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    def _write_erl(self) -> None:
+        """Debian's `erl` knows only the folder that it is installed in."""
+        [binaries] = self._erlang.glob("erts-*/bin")
+        script = self._folder / "bin" / "erl"
+        script.write_text(
+            f"#!/bin/sh\nexport ROOTDIR={self._erlang} BINDIR={binaries} EMU=beam PROGNAME=erl\n"
+            f'exec {binaries}/erlexec "$@"\n'
+        )
+        script.chmod(0o755)
+        assert shutil.which("erl", path=str(script.parent))
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that nobody listens on now."""
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports

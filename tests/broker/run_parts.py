@@ -1,0 +1,66 @@
+"""Runs partitions through the broker, in a process whose code location was loaded with it; one JSON line a run.
+
+usage: run_parts.py SETTINGS.json PART [PART ...]; several parts joined by "..." are one run over that range.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import dagster as dg
+from dagster._core.definitions.reconstruct import ReconstructableRepository
+
+from fabric_assets.instance import open_instance
+
+ROOT = Path(__file__).parents[2]
+
+
+def main(settings: Path, parts: list[str]) -> None:
+    """Each run in turn, whatever became of the one before."""
+    job = ReconstructableRepository.for_module(
+        "fabric_assets.definitions", "defs", working_directory=str(ROOT)
+    ).get_reconstructable_job("extract")
+    with open_instance() as instance:
+        for part in parts:
+            first, _, last = part.partition("...")
+            tags = {"dagster/partition": first}
+            if last:
+                tags = {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last}
+            started = time.monotonic()
+            with dg.execute_job(
+                job,
+                instance=instance,
+                run_config=json.loads(settings.read_text()),
+                tags=tags,
+                raise_on_error=False,
+            ) as result:
+                logs = instance.all_logs(result.run_id)
+                said = {
+                    "part": part,
+                    "run_id": result.run_id,
+                    "success": result.success,
+                    "seconds": round(time.monotonic() - started, 2),
+                    "errors": [_said(e) for e in logs if e.level >= 40],
+                    "warnings": [e.user_message for e in logs if e.level == 30],
+                    "starts": _starts(logs),
+                }
+            print(json.dumps(said), flush=True)
+
+
+def _starts(logs: list[dg.EventLogEntry]) -> int:
+    """How often the step that needs an engine was started."""
+    events = [e.dagster_event for e in logs if e.dagster_event is not None and e.step_key == "hidden_states"]
+    return sum(e.event_type_value in ("STEP_START", "STEP_RESTARTED") for e in events)
+
+
+def _said(entry: dg.EventLogEntry) -> str:
+    event = entry.dagster_event
+    error = getattr(event.event_specific_data, "error", None) if event is not None else None
+    return f"{entry.user_message} {error.to_string() if error is not None else ''}"
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])
