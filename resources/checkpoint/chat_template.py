@@ -30,8 +30,8 @@ CHARACTERS = 32 << 20
 BYTES = 1 << 29
 """Address space of the worker, of which Python and Jinja take some 60 MB."""
 
-MOST_KILLS = 3
-"""Renderings that may end with the worker killed before the template itself is refused."""
+MOST_KILLS = 100
+"""Renderings that may end with the worker killed before the template itself is refused: each took its whole time."""
 
 REASONS = {
     "no-chat-template": "the probe is a chat, and the policy applies no chat template",

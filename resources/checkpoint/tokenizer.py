@@ -172,7 +172,7 @@ def load_tokenizer(directory: Path) -> Tokenizer:
         expected = record["tokenizer_id"]
     except OSError as error:
         raise CheckpointError(f"{directory} has no saved tokenizer: {error}; build the engine again") from error
-    except (ValueError, LookupError, TypeError, AttributeError, CheckpointError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, FabricError) as error:
         raise CheckpointError(f"the tokenizer in {directory} is damaged: {error!r}; build the engine again") from error
     if tokenizer.tokenizer_id != expected:
         raise CheckpointError(

@@ -23,6 +23,7 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 """llama.cpp's token kinds."""
 
 TEMPLATE = "tokenizer.chat_template"
+"""Other keys begin so too: the named templates beside the default one."""
 
 
 def load_gguf_tokenizer(file: GgufFile, policy: TokenizerPolicy) -> Tokenizer:
@@ -40,8 +41,8 @@ def read_vocabulary(file: GgufFile) -> Vocabulary:
             f"{file.path} has a {model!r} tokenizer; supported: 'gpt2' (byte-level BPE), 'llama' (BPE with bytes to "
             "fall back to)"
         )
-    unknown = [k for k in file.keys if k.startswith("tokenizer.") and k not in _KNOWN and not k.endswith("_token_id")]
-    if unknown:
+    keys = (k for k in file.keys if k.startswith("tokenizer.") and not k.startswith(TEMPLATE))
+    if unknown := [k for k in keys if k not in _KNOWN and not k.endswith("_token_id")]:
         raise CheckpointError(
             f"{file.path} sets {', '.join(map(repr, unknown))}, which may change the token ids and is not handled"
         )
@@ -148,7 +149,7 @@ _READERS = {"gpt2": _byte_level, "llama": _byte_fallback}
 _NAMED = {"bos": "bos_token", "eos": "eos_token", "padding": "pad_token", "unknown": "unk_token"}
 """GGUF's names of special tokens, with those of transformers."""
 
-_KNOWN = {TEMPLATE} | {
+_KNOWN = {
     PREFIX + name
     for name in (
         *("model", "pre", "tokens", "token_type", "scores", "merges"),

@@ -113,6 +113,7 @@ def test_today_is_the_day_that_the_policy_names(template):
 
 def test_a_chat_that_takes_too_long_is_refused_and_the_next_is_rendered(template, monkeypatch):
     monkeypatch.setattr(chat_template, "SECONDS", 0.3)
+    monkeypatch.setattr(chat_template, "MOST_KILLS", 3)
     text = (
         "{% if messages[0].content == 'long' %}{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}"
         "{% endfor %}{% endif %}{{ messages[0].content }}"

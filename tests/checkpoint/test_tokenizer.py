@@ -161,7 +161,7 @@ def test_a_saved_tokenizer_that_was_changed_is_refused(checkpoint, tmp_path):
 @pytest.mark.parametrize("damage", ["tokenizer.json", "tokenizer_policy.json"])
 def test_a_damaged_or_missing_saved_tokenizer_is_refused(checkpoint, tmp_path, damage):
     checkpoint.tokenizer(TokenizerPolicy()).save(tmp_path)
-    for content in ("{", "{}", "[]"):
+    for content in ("{", "{}", "[]", '{"policy": {"over_long": "no"}}'):
         (tmp_path / damage).write_text(content)
         with pytest.raises(CheckpointError, match="is damaged"):
             load_tokenizer(tmp_path)

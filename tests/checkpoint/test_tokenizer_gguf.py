@@ -91,6 +91,13 @@ def test_a_converted_tokenizer_gives_the_ids_of_its_folder(tmp_path, name, pre):
         assert ids.tolist() == chat["ids"]
 
 
+def test_named_templates_beside_the_default_one_are_passed_over(tmp_path):
+    named = {"tokenizer.chat_templates": ["tool_use"], "tokenizer.chat_template.tool_use": "{{ tools }}"}
+    file = converted("qwen", tmp_path / "m.gguf", **{"tokenizer.ggml.pre": "qwen2"}, **named)
+    tokenizer = load_gguf_tokenizer(file, TokenizerPolicy(chat="turns"))
+    assert tokenizer.decode(tokenizer.encode(["hi"])[0]).endswith("<|im_start|>user\nhi<|im_end|>\n")
+
+
 def converted_pieces(name, path, *, architecture="llama", merges=None, **changes):
     """A GGUF file with the SentencePiece-like tokenizer of a fixture's folder, as llama.cpp's converter writes it."""
     vocabulary = read_folder_vocabulary(FIXTURES / name)
