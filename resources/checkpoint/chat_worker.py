@@ -3,8 +3,8 @@
 Contract: run by file, with nothing imported but the standard library and Jinja. Reads JSON objects, one a line: first
 {"template", "variables", "date", "seconds", "characters", "bytes"}, then {"messages"} again and again; answers each
 with {"text"} or {"error", "reason"}. A template reaches no attribute or function that Jinja's sandbox keeps from it.
-The process has `bytes` of address space, and is killed by the kernel (SIGPROF) when one answer takes `seconds` of
-processor time; both hold inside the interpreter's C code too, which a counter of steps cannot see.
+The process has `bytes` of address space, can write no file, and is killed by the kernel (SIGPROF) when one answer takes
+`seconds` of processor time; all of this holds inside the interpreter's C code too, which a counter of steps cannot see.
 
 The environment is that of transformers 5.24 (utils/chat_template_utils.py), but that `strftime_now` tells the given
 date, and that Jinja's `random` and `lipsum` are left out, since a text must give the same tokens again.
@@ -22,6 +22,7 @@ from typing import Any
 import jinja2
 import jinja2.ext
 import jinja2.meta
+import jinja2.utils
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 
@@ -30,6 +31,7 @@ def main() -> None:
     requests = (json.loads(line) for line in sys.stdin.buffer)
     setup = next(requests)
     resource.setrlimit(resource.RLIMIT_AS, (setup["bytes"], setup["bytes"]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     answer(lambda: {"text": "", **compiled(setup)}, setup["seconds"])
     for request in requests:
         answer(lambda request=request: {"text": rendered(setup, request["messages"])}, setup["seconds"])
@@ -94,13 +96,43 @@ class Generation(jinja2.ext.Extension):
         return caller()
 
 
+class Dictionary:
+    """What a template gets for `dict`: without the class itself, whose attributes lead out of the sandbox."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+        return dict(*args, **kwargs)
+
+    def fromkeys(self, *args: Any) -> dict[Any, Any]:
+        return dict.fromkeys(*args)
+
+
+class Namespace(jinja2.utils.Namespace):
+    """Jinja's, but for names that begin with an underscore."""
+
+    def __init__(*args: Any, **kwargs: Any) -> None:  # as Jinja has it, so that `self` may be a name
+        self, *rest = args
+        attributes = dict(*rest, **kwargs)
+        for name in attributes:
+            _require_plain(name)
+        jinja2.utils.Namespace.__init__(self, attributes)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _require_plain(name)
+        super().__setitem__(name, value)
+
+
+def _require_plain(name: Any) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise jinja2.exceptions.SecurityError(f"a namespace takes no name like {name!r}")
+
+
 def _environment(day: str | None) -> ImmutableSandboxedEnvironment:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
     )
     del environment.filters["random"], environment.globals["lipsum"]
     environment.filters["tojson"] = _tojson
-    environment.globals["raise_exception"] = _raise
+    environment.globals |= {"raise_exception": _raise, "dict": Dictionary(), "namespace": Namespace}
     if day is not None:
         environment.globals["strftime_now"] = datetime.fromisoformat(day).strftime
     return environment

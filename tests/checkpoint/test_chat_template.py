@@ -40,6 +40,7 @@ def template(vocabulary):
     ("{% generation %}{{ messages[0].content }}{% endgeneration %}!", "hello!"),
     ("{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}", "01"),
     ("{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}", "1"),
+    ("{% set d = dict(a=1) %}{{ d.a }}{{ dict.fromkeys(['b'], 2).b }}{{ namespace(self=3).self }}", "123"),
     ("{{ eos_token }}{{ bos_token is defined }}{{ tools is none }}", "<|im_end|>FalseTrue"),
     ("{{ messages[0]['content'].strip() | upper }}{{ add_generation_prompt }}", "HELLOFalse"),
 ])  # fmt: skip
@@ -73,6 +74,8 @@ def test_a_template_without_end_or_measure_is_refused_soon_and_harms_nothing(tem
     "{{ ''.__class__.__mro__[1].__subclasses__() }}",
     "{{ messages.append(1) }}",
     "{{ cycler.__init__.__globals__.os.system('true') }}",
+    "{% set ns = namespace(__class__=1) %}",
+    "{% set ns = namespace() %}{% set ns._name = 1 %}",
     "{% include '/etc/passwd' %}",
     "{% import 'os' as os %}",
     "{{ raise_exception('not so') }}",
