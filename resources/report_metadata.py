@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Iterator
+from itertools import groupby
 
 import dagster as dg
 
@@ -29,7 +31,7 @@ def report_metadata(report: ValidationReport) -> dict[str, dg.MetadataValue]:
         "decided_by": dg.MetadataValue.text(decided_by(report)),
         "reason": dg.MetadataValue.text(report.reason),
         "plots": dg.MetadataValue.md("\n\n".join(_plots(found[name]) for name in PLOTS if name in found)),
-        **{name: dg.MetadataValue.table(_records(found[name])) for name in MAIN_TABLES if name in found},
+        **{key: table for name in MAIN_TABLES if name in found for key, table in _tables(found[name])},
         "evidence": dg.MetadataValue.json(json.loads(report.to_json())),
     }
 
@@ -43,14 +45,17 @@ def _plots(section: Section) -> str:
     return "\n\n".join(lines)
 
 
-def _records(section: Section) -> list[dg.TableRecord]:
-    """The section's last kind of table; tables of one kind are one, told apart by their captions."""
-    tables = [t for t in section.tables if t.columns == section.tables[-1].columns]
-    return [
-        dg.TableRecord({**({"of": table.caption} if len(tables) > 1 else {}), **_named(table, i)})
-        for table in tables
-        for i in range(len(table.rows))
-    ][:MOST_ROWS]
+def _tables(section: Section) -> Iterator[tuple[str, dg.MetadataValue]]:
+    """Tables with the same columns are one, told apart by their captions."""
+    alike = [list(tables) for _, tables in groupby(section.tables, key=lambda t: t.columns)]
+    for tables in alike:
+        key = section.name if len(alike) == 1 else f"{section.name}: {tables[0].caption}"
+        records = [
+            dg.TableRecord({**({"of": t.caption} if len(tables) > 1 else {}), **_named(t, i)})
+            for t in tables
+            for i in range(len(t.rows))
+        ]
+        yield key, dg.MetadataValue.table(records[:MOST_ROWS])
 
 
 def _named(table: Table, index: int) -> dict[str, str]:

@@ -48,7 +48,7 @@ def test_a_refusal_is_a_failure_that_is_not_retried_and_carries_what_a_report_sh
     assert caught.value.metadata == report_metadata(resource.report(record, tmp_path))
     shown = list(caught.value.metadata)
     assert shown[:5] == ["verdict", "sentence", "convention", "decided_by", "reason"]
-    assert {"plots", "steps", "conventions", "dependence", "bindings", "evidence"} <= set(shown)
+    assert {"plots", "steps", "conventions", "dependence: Every shape", "bindings", "evidence"} <= set(shown)
 
 
 def test_a_process_says_who_it_is_with_which_engine_since_when(tmp_path):

@@ -11,8 +11,8 @@ from fabric_assets import cluster, partition_report, reports
 from fabric_assets.deferred_vectors import DeferredVectors
 from fabric_assets.defs.engines import EngineChoice, require_built_from
 from fabric_assets.defs.partitions import BACKFILL, GPU_POOL, each_part, probe_shards
+from fabric_assets.engine_contract import canary_of
 from io_managers import layout
-from io_managers.canary import registered_canary
 from io_managers.delta_io_manager import StageWrite, StageWrites, VectorWrite, VectorWrites
 from io_managers.delta_table import Committed, content_version, stored_content
 from io_managers.reading import StoredPartitions
@@ -31,10 +31,6 @@ from resources.records import (
     extraction_request,
     partition_digest,
 )
-
-CANARY_TOLERANCE = {"float32": 1e-3, "float16": 0.02, "bfloat16": 0.1}
-"""Greatest relative distance between two builds' vectors of one sequence. FP16 on an H200 was seen 0.0062 from float32
-at most (benchmarks/results/gpu_parity.json)."""
 
 
 @dg.asset(
@@ -186,10 +182,7 @@ class _Extractor:
 
     @cached_property
     def _canary(self) -> CanaryBatch | None:
-        """What another build of the model stored, which this one must reproduce: two never mix silently in a table."""
-        engine = self.engine
-        stored = registered_canary(layout.lake_path(), engine.model_key, other_than=engine.engine_id)
-        return None if stored is None else CanaryBatch(*stored, tolerance=CANARY_TOLERANCE[engine.precision])
+        return canary_of(self.engine, layout.lake_path())
 
 
 def _ids(part: str, model_key: str) -> np.ndarray:

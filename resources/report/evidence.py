@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from resources.proof.validation import Dependence, DetectionTrial, Experiment, ValidationReport
 from resources.proof.vectors import MOVED
 from resources.report import svg
-from resources.report.overview import DECIDED_BY, words
+from resources.report.overview import decided_by, words
 from resources.report.view import Cell, Mark, Plot, Section, Table, measure, row, yes_no
 
 
@@ -23,8 +23,7 @@ def convention(report: ValidationReport) -> Section | None:
     if detection.reason:
         lead += f"Refused: {detection.sentence}."
     else:
-        why = DECIDED_BY[str(detection.decided_by)]
-        lead += f"Found: {words(detection.convention)}, {detection.decided_by} ({why})."
+        lead += f"Found: {words(detection.convention)}, by {decided_by(report)}."
     rows = [r for trial in detection.trials for r in _trial_rows(trial, detection.convention)]
     table = Table(
         (
@@ -156,7 +155,9 @@ def _shapes(shapes: tuple[Dependence, ...]) -> Table:
             row(
                 d.shape,
                 str(d.profile),
-                f"{d.n_sequences:,} × up to {d.longest:,} = {d.n_tokens:,} tokens",
+                f"{d.n_sequences:,}",
+                f"{d.n_tokens:,}",
+                f"{d.longest:,}",
                 str(len(d.experiments)),
                 f"{moved:,} of {must_move:,}" + (f", least {measure(min(least))}" if least else ""),
                 f"most {measure(max(stayed))}" if stayed else "none must",
@@ -165,7 +166,7 @@ def _shapes(shapes: tuple[Dependence, ...]) -> Table:
             )
         )
     return Table(
-        ("batch", "profile", "sequences", "changes", "must move: did", "must stay", "noise floor", ""),
+        ("batch", "profile", "sequences", "tokens", "longest", "changes", "must move: did", "must stay", "floor", ""),
         tuple(rows),
         caption="Every shape",
     )

@@ -58,7 +58,8 @@ def _table(table: Table) -> str:
     body = "".join(
         "<tr>" + "".join(_cell(c, code=i in table.code) for i, c in enumerate(cells)) + "</tr>" for cells in table.rows
     )
-    return f'<div class="table"><table>{caption}{head}<tbody>{body}</tbody></table></div>'
+    kind = ' class="pairs"' if len(table.columns) == 2 else ""
+    return f'<div class="table"><table{kind}>{caption}{head}<tbody>{body}</tbody></table></div>'
 
 
 def _cell(cell: Cell, *, code: bool) -> str:
@@ -97,6 +98,7 @@ caption { text-align:left; font-weight:600; padding:.3rem 0; }
 th { text-align:left; font-weight:600; color:var(--soft); font-size:.86rem; vertical-align:bottom; }
 th, td { padding:.3rem .7rem .3rem 0; border-bottom:1px solid var(--line); vertical-align:top; }
 tbody tr:last-child td { border-bottom:0; }
+.pairs td:first-child { width:14rem; }
 code, td.code { font-family:ui-monospace, "SF Mono", Menlo, Consolas, monospace; font-size:.92em;
   overflow-wrap:anywhere; }
 td.good { color:var(--good); font-weight:600; } td.bad { color:var(--bad); font-weight:600; }

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from resources.proof.validation import Dependence, ValidationReport
 from resources.report.view import Cell, Mark, Section, Table, apart, measure, row
 
-DECIDED_BY = {
+_DECIDED_BY = {
     "only-consistent": "only one convention gave the two measured sequences two different vectors",
-    "tie-break": "both conventions looked right; the larger separation proposed this one, and the proof by dependence, "
-    "not the proposal, is what holds",
+    "tie-break": "both conventions looked right, and the larger separation only proposes one",
 }
 
 _FOUND_BEFORE_RUNNING = {
@@ -34,7 +33,10 @@ def decided_by(report: ValidationReport) -> str:
     """How the convention was picked out, with what that means."""
     if report.decided_by is None:
         return "nothing"
-    return f"{report.decided_by}: {DECIDED_BY[report.decided_by]}"
+    proof = (
+        "the proof by dependence bears it out" if report.verdict == "proved" else "the engine is refused for all that"
+    )
+    return f"{report.decided_by}: {_DECIDED_BY[report.decided_by]}; {proof}"
 
 
 def facts(report: ValidationReport) -> tuple[tuple[str, str], ...]:
@@ -63,7 +65,7 @@ def overview(report: ValidationReport) -> Section:
     rows = []
     for i, step in enumerate(steps):
         if i == stopped:
-            state, found = Cell("refused", Mark.BAD), step.found or report.sentence
+            state, found = Cell("refused", Mark.BAD), report.sentence
         elif step.passed:
             state, found = Cell("passed", Mark.GOOD), step.found
         elif stopped is not None and i > stopped:
@@ -139,8 +141,8 @@ def _steps(report: ValidationReport) -> list[_Step]:
             None if placed is None else placed.reason is None,
             ""
             if placed is None
-            else f"{apart(placed.reversed_order)} in a reversed batch, {apart(placed.alone)} alone; at most "
-            f"{placed.tolerance:.2g}",
+            else f"in a reversed batch {apart(placed.reversed_order)}; alone {apart(placed.alone)}; at most "
+            f"{placed.tolerance:.2g} apart",
         ),
         _Step("dependence, up to every limit", _all_hold(large), _dependence(large)),
         _Step(

@@ -50,8 +50,8 @@ def logarithmic(values: Sequence[Value], lines: Sequence[tuple[float, str]], *, 
     positive = [v.value for v in values if 0 < v.value < math.inf] + [at for at, _ in lines]
     low = math.floor(math.log10(min(positive))) - 0.5
     high = math.ceil(math.log10(max(positive))) + 0.2
-    height = _TOP + _ROW * len(values) + 34
-    floor = height - 34
+    height = _TOP + _ROW * len(values) + 44
+    floor = height - 44
 
     def x(value: float) -> float:
         exponent = min(max(math.log10(value), low), high) if value > 0 else low
@@ -63,7 +63,7 @@ def logarithmic(values: Sequence[Value], lines: Sequence[tuple[float, str]], *, 
         at = x(10.0**exponent)
         parts.append(_line(at, _TOP - 8, at, floor, _FAINT))
         parts.append(_text(at, floor + 16, _power(exponent), anchor="middle", faint=True))
-    parts.append(_text(WIDTH - 8, floor + 30, unit, anchor="end", faint=True))
+    parts.append(_text(WIDTH - 8, floor + 36, unit, anchor="end", faint=True))
     for at, name in lines:
         parts.append(_line(x(at), _TOP - 12, x(at), floor, _INK, dashed=True))
         parts.append(_text(x(at), _TOP - 17, name, anchor="middle"))

@@ -166,10 +166,25 @@ def test_validate_prints_the_verdict_and_the_evidence(
     run = fabric("validate", home / "engine", "--json")
     report = json.loads(run.stdout)
     assert (run.returncode, report["verdict"], report["reason"]) == (code, verdict, reason)
-    words = fabric("validate", home / "engine")
+    words = fabric("validate", home / "engine", "--html", home / "report.html")
     assert words.returncode == code
     assert words.stdout.startswith(verdict)
+    assert "decided by" in words.stdout
     assert "finding the gather convention" in words.stderr
+    assert f"<h1>{verdict.capitalize()}</h1>" in (home / "report.html").read_text(encoding="utf-8")
+
+
+def test_validate_compares_an_engine_with_the_checkpoint_that_it_was_built_from(home: Path) -> None:
+    assert extract(home, write_probes(home, 2), "--text-field", "q").returncode == 0
+    [engine] = (home / "home" / "engines").glob("[!.]*/config.json")
+    run = fabric("validate", engine.parent, "--model", home / "tiny.gguf")
+    assert run.returncode == 0, run.stderr
+    assert "first for both" in run.stdout
+    tiny_gguf(home / "other.gguf", seed=7)
+    other = fabric("validate", engine.parent, "--model", home / "other.gguf")
+    assert other.returncode == 1
+    assert "built from checkpoint" in other.stderr
+    assert "Traceback" not in other.stderr
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import dagster as dg
 import numpy as np
 import pytest
 
-from fabric_assets.defs.hidden_states import CANARY_TOLERANCE
+from fabric_assets.engine_contract import canary_of
 from io_managers import layout
 from io_managers.reading import StoredPartitions, latest_verdict, read_engine, read_hidden_states
 from resources.checkpoint.tokenizer import load_tokenizer
@@ -225,7 +226,10 @@ def test_another_build_of_a_model_must_reproduce_its_stored_vectors(
     ]
     assert clause["passed"] and "registered vectors" in clause["expected"]
 
-    monkeypatch.setitem(CANARY_TOLERANCE, "float32", -1.0)
+    canary = canary_of(read_engine(layout.lake_path()), layout.lake_path())
+    assert canary is not None
+    strict = replace(canary, tolerance=-1.0)
+    monkeypatch.setattr("fabric_assets.defs.hidden_states.canary_of", lambda *_: strict)
     assert fabric.run("engine", "engine_validation_report", model={"max_batch_size": 6}).success
     data = failure(fabric.run(*PARTITIONED, partition_key=third), "hidden_states")
     assert "canary" in data.user_failure_data.description
