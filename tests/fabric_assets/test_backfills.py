@@ -14,7 +14,7 @@ from fabric_assets.registration import withdraw_probe_set
 from io_managers import layout
 from io_managers.reading import read_hidden_states
 from tests.fabric_assets.conftest import ALL_ASSETS, PARTITIONED, Fabric
-from tests.fabric_assets.daemon import running_daemon
+from tests.processes import running_daemon
 
 PATIENCE_S = 240
 
