@@ -19,7 +19,9 @@ import dagster as dg
 
 from fabric_assets.instance import initialise, open_instance
 from fabric_assets.options import probe_options, tokenizer_options, tokenizer_settings
-from fabric_assets.registration import add_partitions, sentence
+from fabric_assets.plan_command import plan_command
+from fabric_assets.registration import add_partitions, sentence, withdraw_probe_set
+from fabric_assets.trace_command import trace_command
 from fabric_assets.validate_command import validate
 from fabric_assets.worker_commands import contract, worker
 from io_managers import layout, reading
@@ -176,6 +178,17 @@ def extract(
 
 
 fabric.add_command(validate)
+fabric.add_command(trace_command)
+fabric.add_command(plan_command)
+
+
+@fabric.command()
+@click.argument("probe_set")
+def withdraw(probe_set: str) -> None:
+    """Take PROBE_SET out: its vectors, what they were made of and its partitions. Its files stay as they are."""
+    with open_instance() as instance:
+        for gone in withdraw_probe_set(instance, probe_set):
+            click.echo(sentence(gone))
 
 
 @fabric.command()
