@@ -1,8 +1,8 @@
 """A decoder's forward pass in plain numpy and float64, one sequence at a time: what a graph's vectors must equal.
 
 Contract: written from `DecoderConfig` alone, and shares no code with `resources.graph`. Slow and plain on purpose:
-nothing is packed, padded, fused or cached, and attention builds the whole score matrix. Memory is one layer's weights
-in float64 and what the sequences need.
+nothing is packed, padded, fused or cached, and attention builds the whole score matrix. Memory is the embedding as it
+is read, one layer's weights in float64, and what the sequences need.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ def last_states(checkpoint: Checkpoint, sequences: Sequence[np.ndarray]) -> np.n
     `sequences` are int arrays of token ids. Each weight is read once.
     """
     c = checkpoint.config
-    table = _Weights(checkpoint, "")
-    states = [_embedded(c, table, ids) for ids in sequences]
+    states = _embedded(checkpoint, sequences)
     for i, layer in enumerate(c.layers):
         weights = _Weights(checkpoint, f"layers.{i}.")
         states = [_after_layer(c, layer, weights, x) for x in states]
-    return np.stack([_norm(x, c.residual.norm, table, "final_norm")[-1] for x in states])
+    weights = _Weights(checkpoint, "")
+    return np.stack([_norm(x, c.residual.norm, weights, "final_norm")[-1] for x in states])
 
 
 class _Weights:
@@ -45,11 +45,17 @@ class _Weights:
         return y + self(f"{name}.bias") if bias else y
 
 
-def _embedded(c: DecoderConfig, weights: _Weights, ids: np.ndarray) -> np.ndarray:
-    x = weights("embed_tokens.weight")[ids]
-    if c.embedding.multiplier is not None:
-        x = x * c.embedding.multiplier
-    return x + weights("embed_positions.weight")[: len(ids)] if c.embedding.learned_positions else x
+def _embedded(checkpoint: Checkpoint, sequences: Sequence[np.ndarray]) -> list[np.ndarray]:
+    embedding = checkpoint.config.embedding
+    table = checkpoint.tensor("embed_tokens.weight")
+    # Of the largest weight only the rows that are used become float64.
+    states = [table[ids].astype(np.float64) for ids in sequences]
+    if embedding.multiplier is not None:
+        states = [x * embedding.multiplier for x in states]
+    if embedding.learned_positions:
+        positions = checkpoint.tensor("embed_positions.weight")
+        states = [x + positions[: len(x)].astype(np.float64) for x in states]
+    return states
 
 
 def _after_layer(c: DecoderConfig, layer: Layer, weights: _Weights, x: np.ndarray) -> np.ndarray:

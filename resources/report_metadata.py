@@ -30,10 +30,22 @@ def report_metadata(report: ValidationReport) -> dict[str, dg.MetadataValue]:
         "convention": dg.MetadataValue.text(words(report.convention)),
         "decided_by": dg.MetadataValue.text(decided_by(report)),
         "reason": dg.MetadataValue.text(report.reason),
+        **{name: dg.MetadataValue.float(value) for name, value in _figures(report)},
         "plots": dg.MetadataValue.md("\n\n".join(_plots(found[name]) for name in PLOTS if name in found)),
         **{key: table for name in MAIN_TABLES if name in found for key, table in _tables(found[name])},
         "evidence": dg.MetadataValue.json(json.loads(report.to_json())),
     }
+
+
+def _figures(report: ValidationReport) -> Iterator[tuple[str, float]]:
+    """What the UI plots from one validation to the next."""
+    if report.input_check is not None:
+        yield "input_check_percent", max(report.input_check.moved_percent)
+    if report.samples is not None and report.samples.probes:
+        yield "alone_to_packed", max(p.apart for p in report.samples.probes)
+        yield "tolerance", report.samples.tolerance
+    if report.head is not None:
+        yield "distance_to_float64", max(s.distance for s in report.head.samples)
 
 
 def _plots(section: Section) -> str:

@@ -25,6 +25,9 @@ from resources.reference_decoder import last_states
 SHOWN = 5
 """Next tokens that are shown of each sample."""
 
+ROWS_AT_ONCE = 8192
+"""Of the head, made float64."""
+
 
 def check_head(
     run: Run,
@@ -42,12 +45,19 @@ def check_head(
     expected = last_states(checkpoint, [s.ids for s in samples])
     seen = run(pack([s.ids for s in samples], convention)).values.astype(np.float64)
     apart = distances(expected, seen)
-    reference, engine = (vectors @ checkpoint.head().T.astype(np.float64) for vectors in (expected, seen))
+    reference, engine = np.split(_logits(checkpoint, np.concatenate([expected, seen])), 2)
     found = tuple(
         _sample(s, r, e, float(d), tokenizer) for s, r, e, d in zip(samples, reference, engine, apart, strict=True)
     )
     sentence = next(filter(None, (_fault(s, r, tolerance) for s, r in zip(found, reference, strict=True))), None)
     return HeadCheck(checkpoint.digest, tolerance, found, "not-the-checkpoint" if sentence else None, sentence)
+
+
+def _logits(checkpoint: Checkpoint, vectors: np.ndarray) -> np.ndarray:
+    """float64 [n, vocab], made a few rows of the head at a time: it is as large as all else together in some models."""
+    head = checkpoint.head()
+    pieces = np.array_split(head, max(1, len(head) // ROWS_AT_ONCE))
+    return np.concatenate([vectors @ piece.T.astype(np.float64) for piece in pieces], axis=1)
 
 
 def _sample(

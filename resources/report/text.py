@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterator
+from textwrap import wrap
 
 from resources.proof.validation import ValidationReport
 from resources.report.overview import facts
 from resources.report.sections import sections
 from resources.report.view import Cell, Mark, Table
+
+WIDTH = 110
+"""Columns that running text is wrapped to; a table is as wide as it is."""
 
 _BAR = 12
 _GLYPH = {Mark.GOOD: "✓ ", Mark.BAD: "✗ "}
@@ -19,11 +23,11 @@ def lines(report: ValidationReport) -> Iterator[str]:
     yield f"{report.verdict}: {report.sentence}"
     yield ""
     for name, value in facts(report):
-        yield f"  {name:<18} {value}"
+        yield from wrap(f"{name:<18} {value}", WIDTH, initial_indent="  ", subsequent_indent=" " * 21)
     for section in sections(report):
         yield ""
         yield section.title.upper()
-        yield f"  {section.lead}"
+        yield from wrap(section.lead, WIDTH, initial_indent="  ", subsequent_indent="  ")
         for table in section.tables:
             yield ""
             yield from _table(table)
