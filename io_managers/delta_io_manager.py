@@ -114,12 +114,16 @@ class DeltaIOManager(dg.ConfigurableIOManager):
             match obj:
                 case StageWrites() | VectorWrites() if "part" in spec.replaces:
                     with closing(_each_once(context, obj.writes)) as writes:
+                        kept = 0
                         for write in writes:
-                            metadata = self._store(context, spec, write)
+                            committed, metadata = self._store(context, spec, write)
+                            kept += committed.skipped
                             # What is added to the output would be copied onto every partition of a range.
                             context.step_context.add_asset_metadata(
                                 metadata, asset_key=context.asset_key, partition_key=write.part
                             )
+                    if kept:
+                        context.log.info(f"{spec.name}: {kept:,} partitions were stored already")
                 case EngineRecord() if spec == tables.ENGINES:
                     self._store_row(context, spec, _engine_row(obj), stamp="built_at")
                 case EngineVerdict() if spec == tables.ENGINE_VALIDATION_REPORTS:
@@ -156,25 +160,25 @@ class DeltaIOManager(dg.ConfigurableIOManager):
 
     def _store(
         self, context: dg.OutputContext, spec: TableSpec, write: StageWrite | StageIfChanged | VectorWrite
-    ) -> Mapping[str, Any]:
-        """Stores one partition; returns its metadata."""
+    ) -> tuple[Committed, Mapping[str, Any]]:
+        """Stores one partition; returns its metadata too."""
         match write:
             case StageIfChanged() if not spec.per_model:
                 kept = kept_partition(self._lake, spec, {"part": write.part}, write.made_of)
                 if kept is not None:
-                    return write.describe_kept(_logged(context, spec, kept, write.part))
+                    return kept, write.describe_kept(kept)
                 return self._store_stage(context, spec, write.write(), write.made_of)
             case StageWrite() if not spec.per_model:
                 return self._store_stage(context, spec, write, write.made_of)
             case VectorWrite() if spec.per_model:
                 committed = write_vectors(self._lake, write.stream, metadata=_provenance(context))
-                return write.describe(_logged(context, spec, committed, write.part))
+                return _logged(context, spec, committed, write.part), write.describe(committed)
             case _:
                 raise _unexpected(context.asset_key, spec, write)
 
     def _store_stage(
         self, context: dg.OutputContext, spec: TableSpec, write: StageWrite, made_of: bytes | None
-    ) -> Mapping[str, Any]:
+    ) -> tuple[Committed, Mapping[str, Any]]:
         self._store_refusals(context, write)
         committed = self._write(
             context,
@@ -188,7 +192,7 @@ class DeltaIOManager(dg.ConfigurableIOManager):
                 made_of=made_of,
             ),
         )
-        return write.describe(committed)
+        return committed, write.describe(committed)
 
     def _store_refusals(self, context: dg.OutputContext, write: StageWrite) -> None:
         spec = tables.REFUSED_PROBES
@@ -280,10 +284,9 @@ def _each_once(
 
 
 def _logged(context: dg.OutputContext, spec: TableSpec, committed: Committed, partition: str) -> Committed:
-    context.log.info(
-        f"{spec.name} {partition}: {committed.rows:,} rows "
-        f"{'were stored already' if committed.skipped else 'stored'}, version {committed.version}"
-    )
+    # A line is a transaction of the run's database; a re-run of what has not changed writes none for each partition.
+    if not committed.skipped:
+        context.log.info(f"{spec.name} {partition}: {committed.rows:,} rows stored, version {committed.version}")
     return committed
 
 

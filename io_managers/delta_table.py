@@ -30,10 +30,11 @@ import deltalake
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
-from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
 from io_managers.data_files import UNFINISHED, DataFile, damage, remove_files, sync_file, sync_folders, write_files
+from io_managers.open_tables import open_table
 from io_managers.tables import TableSpec
 from resources.records import PART_KEY, digest
 
@@ -95,16 +96,6 @@ def table_path(lake: Path | str, spec: TableSpec, model_key: str | None = None) 
     return (
         Path(lake) / spec.name if model_key is None else Path(lake) / spec.name / _require_key("model_key", model_key)
     )
-
-
-def open_table(path: Path) -> DeltaTable | None:
-    """The newest version of a table; None if there is no table yet."""
-    if not (path / "_delta_log").is_dir():
-        return None
-    try:
-        return DeltaTable(path)
-    except TableNotFoundError:
-        return None
 
 
 def stored_files(table: DeltaTable, scope: Mapping[str, str]) -> list[DataFile]:
@@ -327,6 +318,7 @@ def _remember_made_of(
     [_, *made_of] = _transactions(_app(spec, scope), write)
     deadline = time.monotonic() + COMMIT_PATIENCE_S
     while any(table.transaction_version(t.app_id) != t.version for t in made_of):
+        table = DeltaTable(path)
         if conflict := _try_commit(table, spec, [], {}, {**write.metadata, **scope}, made_of):
             _wait(conflict, path, _app(spec, scope), deadline)
         table = DeltaTable(path)
