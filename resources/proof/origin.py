@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+from contextlib import suppress
 
 from resources.checkpoint import Tokenizer
 from resources.checkpoint.described import policy_rows
@@ -29,10 +30,10 @@ def origin(config: EngineConfig, tokenizer: Tokenizer | None, *, opened: bool) -
 
 def _versions(backend: str, *, opened: bool) -> dict[str, str]:
     versions = {"python": platform.python_version()}
-    for name in (DISTRIBUTION, "numpy", "onnxruntime"):
-        if name == "onnxruntime" and backend != name:
-            continue
-        versions[name] = importlib.metadata.version(name)
+    for name in (DISTRIBUTION, "numpy", *(["onnxruntime"] if backend == "onnxruntime" else [])):
+        # A source tree that is not installed has no version of its own.
+        with suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
     if backend == "tensorrt" and opened:
         from resources.engine.cuda_memory import describe_device
         from resources.engine.tensorrt_versions import import_tensorrt

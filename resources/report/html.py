@@ -110,6 +110,6 @@ figure { margin:1rem 0; } figure svg { max-width:100%; height:auto; display:bloc
 figcaption { color:var(--soft); font-size:.9rem; margin-top:.3rem; }
 @media print { body { background:#fff; font-size:10.5pt; } nav { display:none; }
   header, section { border:0; border-radius:0; padding:.4rem 0; margin:.4rem 0; }
-  header, main { max-width:none; } tr, figure { break-inside:avoid; } h2 { break-after:avoid; }
+  header, main { width:auto; max-width:none; padding:0; } tr, figure { break-inside:avoid; } h2 { break-after:avoid; }
   td, th { print-color-adjust:exact; } }
 """

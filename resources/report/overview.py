@@ -98,9 +98,12 @@ def _steps(report: ValidationReport) -> list[_Step]:
     large = tuple(d for d in shapes if not d.shape.startswith("micro"))
     detection, read, order, placed = report.detection, report.input_check, report.order_check, report.placement
     samples, head, states = report.samples, report.head, report.states
+    recorded = "every file has the digest recorded when the engine was built"
+    if not report.origin.checkpoint_digest:
+        recorded = "nothing was recorded: the engine was not built here"
     return [
         _Step("one raw forward pass", bound or None, "no key-value cache, packed tokens, one device"),
-        _Step("files as built", bound or None, "every file has the digest recorded when the engine was built"),
+        _Step("files as built", bound or None, recorded),
         _Step("room for the micro-batch", bound or None, "the limits hold guard, A, B, guard"),
         _Step(
             "every tensor understood",
