@@ -27,6 +27,7 @@ ui: $(VENV)/.installed
 bench: $(VENV)/.installed .peer/.installed
 	$(BIN)/python benchmarks/fresh_clone.py
 	$(BIN)/python benchmarks/partition_memory.py
+	$(BIN)/python benchmarks/graph_write.py
 	$(BIN)/python benchmarks/cpu_speed.py
 	$(BIN)/python benchmarks/reference_parity.py examples/awkward.jsonl --id-field id
 	$(BIN)/python benchmarks/reference_parity.py examples/statements.jsonl --id-field id
