@@ -7,7 +7,7 @@ from pathlib import Path
 from io_managers.canary import registered_canary
 from resources.checkpoint import Checkpoint
 from resources.engine.config import FOREIGN
-from resources.errors import CheckpointError
+from resources.errors import FabricError
 from resources.model import Model
 from resources.proof import ProvenEngine
 from resources.proof.contract import CanaryBatch, WorkDescription, check_contract
@@ -37,7 +37,7 @@ def checkpoint_at_hand(engine: EngineRecord, model: Model) -> tuple[Checkpoint |
     try:
         checkpoint = model.open_checkpoint()
         digest = checkpoint.digest
-    except CheckpointError as error:
+    except FabricError as error:
         return None, f"the checkpoint cannot be opened: {error}"
     if digest != engine.checkpoint_digest:
         return None, f"{checkpoint.name} is not the checkpoint that the engine was built from"

@@ -18,9 +18,10 @@ from resources.report.view import Mark, measure
 WIDTH = 720
 _LABEL = 190
 """Width of the labels at the left."""
-_RIGHT = 80
 _ROW = 26
 _TOP = 34
+_LETTER = 8
+"""Width of a letter, about."""
 _BINS = 24
 
 _COLOUR = {
@@ -47,6 +48,8 @@ class Value:
 
 def logarithmic(values: Sequence[Value], lines: Sequence[tuple[float, str]], *, unit: str) -> str:
     """One row for each value, on a logarithmic axis with named lines; a value of 0 stands at the left end."""
+    texts = [v.text or measure(v.value) for v in values]
+    right = 30 + _LETTER * max(map(len, texts))
     positive = [v.value for v in values if 0 < v.value < math.inf] + [at for at, _ in lines]
     low = math.floor(math.log10(min(positive))) - 0.5
     high = math.ceil(math.log10(max(positive))) + 0.2
@@ -55,7 +58,7 @@ def logarithmic(values: Sequence[Value], lines: Sequence[tuple[float, str]], *, 
 
     def x(value: float) -> float:
         exponent = min(max(math.log10(value), low), high) if value > 0 else low
-        return _LABEL + (WIDTH - _LABEL - _RIGHT) * (exponent - low) / (high - low)
+        return _LABEL + (WIDTH - _LABEL - right) * (exponent - low) / (high - low)
 
     parts = []
     step = max(1, math.ceil((high - low) / 9))
@@ -67,15 +70,15 @@ def logarithmic(values: Sequence[Value], lines: Sequence[tuple[float, str]], *, 
     for at, name in lines:
         parts.append(_line(x(at), _TOP - 12, x(at), floor, _INK, dashed=True))
         parts.append(_text(x(at), _TOP - 17, name, anchor="middle"))
-    for i, value in enumerate(values):
+    for i, (value, text) in enumerate(zip(values, texts, strict=True)):
         y = _TOP + _ROW * i + _ROW / 2
         colour = _COLOUR[value.mark]
         end = x(value.value)
         parts.append(_text(_LABEL - 12, y + 4, value.label, anchor="end"))
         parts.append(_line(_LABEL, y, end, y, colour, width=3))
         parts.append(f'<circle cx="{end:.1f}" cy="{y:.1f}" r="6" fill="{colour}"/>')
-        parts.append(_text(end + 11, y + 4, value.text or measure(value.value)))
-    return _svg(height, parts, "; ".join(f"{v.label}: {v.text or measure(v.value)} {unit}" for v in values))
+        parts.append(_text(end + 11, y + 4, text))
+    return _svg(height, parts, "; ".join(f"{v.label}: {t} {unit}" for v, t in zip(values, texts, strict=True)))
 
 
 def distribution(values: Sequence[float], *, unit: str) -> str:

@@ -143,11 +143,12 @@ def layers(report: ValidationReport) -> Section | None:
     if check is None:
         return None
     broken = [s for s in check.layers if s.non_finite]
-    lead = f"Run on the sample probes with every layer's output exposed. {report.dtype} ends at {check.largest:.6g}. "
+    lead = "Run on the sample probes with every layer's output exposed. "
     if broken:
         lead += f"Refused: {check.sentence}."
     else:
-        lead += f"The greatest state is {max(s.greatest for s in check.layers):.4g}; none is infinite or not a number."
+        greatest = max(s.greatest for s in check.layers)
+        lead += f"{report.dtype} ends at {check.largest:.6g}. The greatest state is {greatest:.4g}; all are finite."
     table = Table(
         ("after", "elements", "not finite", "greatest finite"),
         tuple(

@@ -1,4 +1,7 @@
+import re
+import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -74,3 +77,15 @@ def test_a_float16_engine_within_its_range_shows_how_near_the_end_it_is(tmp_path
 def test_the_advice_fits_the_backend_and_the_dtype(engines, backend, dtype, says):
     config = replace(read_engine_config(engines["float32"]), backend=backend, dtype=dtype)
     assert says in advice_if_not_finite(config)
+
+
+@pytest.mark.parametrize(("types", "says"), [(("HALF", "BF16"), "in bfloat16"), (("HALF",), "in float32.*no bfloat16")])
+def test_the_advice_for_tensorrt_asks_which_types_its_version_has(engines, monkeypatch, types, says):
+    trt = SimpleNamespace(
+        __version__="8.6.1",
+        IExecutionContext=SimpleNamespace(execute_async_v3=None),
+        DataType=SimpleNamespace(**dict.fromkeys(types)),
+    )
+    monkeypatch.setitem(sys.modules, "tensorrt", trt)
+    config = replace(read_engine_config(engines["float32"]), backend="tensorrt", dtype="float16")
+    assert re.search(says, advice_if_not_finite(config))

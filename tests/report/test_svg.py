@@ -2,7 +2,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from resources.report.svg import Value, distribution, logarithmic, matrix
+from resources.report.svg import WIDTH, Value, distribution, logarithmic, matrix
 from resources.report.view import Mark, measure, visible
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -23,6 +23,13 @@ def test_values_stand_in_their_order_on_a_logarithmic_axis_and_zero_at_its_left(
     [noise] = [e for e in ElementTree.fromstring(svg).iter(f"{SVG}line") if e.get("stroke-dasharray")]
     assert none < float(noise.get("x1")) < some
     assert {"none", "some", "more", "noise", "floors"} <= set(texts(svg))
+
+
+def test_a_value_with_a_long_text_keeps_it_inside_the_picture():
+    text = "65,500, 1,234,567 not finite"
+    svg = logarithmic([Value("layers.1", 65500, Mark.BAD, text)], ((65504, "end of float16"),), unit="magnitude")
+    [beside] = [e for e in ElementTree.fromstring(svg).iter(f"{SVG}text") if e.text == text]
+    assert float(beside.get("x")) + 7 * len(text) < WIDTH
 
 
 @pytest.mark.parametrize("values", [[1.0], [0.0, 0.0], [5.0] * 40, [1e-7, 2e-7, 9e-7], list(range(200))])
