@@ -12,13 +12,12 @@ import os
 from pathlib import Path
 
 from fabric_assets import cluster
-from fabric_assets.defs.hidden_states import CANARY_TOLERANCE
 from fabric_assets.instance import open_instance
 from io_managers import layout
 from io_managers.canary import registered_canary
 from io_managers.reading import latest_verdict, read_engine
 from resources.attestation import attest
-from resources.broker.contract import Contract, clauses_of, contract_of, read_contract
+from resources.broker.contract import Contract, clauses_of, contract_for, read_contract
 from resources.checkpoint import load_tokenizer
 from resources.engine.plugins import configured_plugins
 from resources.errors import ConfigurationError, EngineError, EngineRefused
@@ -79,7 +78,7 @@ def write_contract(engine_id: str | None) -> tuple[Contract, Path]:
             f"engine {engine.engine_id} is not proved; expected a newest validation that says so; materialise "
             "engine_validation_report"
         )
-    agreed = contract_of(engine, canary_tolerance=CANARY_TOLERANCE[engine.precision])
+    agreed = contract_for(engine)
     path = layout.contract_path()
     whole = path.with_name(f".{path.name}.{os.getpid()}")
     whole.write_text(agreed.to_json() + "\n")

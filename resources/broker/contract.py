@@ -14,7 +14,9 @@ from typing import Any
 
 from resources.errors import ConfigurationError
 from resources.proof import ProvenEngine
-from resources.proof.contract import CanaryBatch, Clause, WorkDescription, check_contract
+from resources.proof.contract import CanaryBatch, WorkDescription, check_contract
+from resources.proof.validation import Clause
+from resources.proof.vectors import TABLE_TOLERANCE
 from resources.records import EngineRecord, digest
 
 
@@ -45,7 +47,7 @@ class Contract:
         return {"engine_id": self.engine_id, "canary_tolerance": self.canary_tolerance, **asdict(self.work)}
 
 
-def contract_of(engine: EngineRecord, *, canary_tolerance: float) -> Contract:
+def contract_for(engine: EngineRecord) -> Contract:
     """The contract for the engine as it was registered: work items are cut by the limits that it was built with."""
     return Contract(
         engine_id=engine.engine_id,
@@ -59,7 +61,7 @@ def contract_of(engine: EngineRecord, *, canary_tolerance: float) -> Contract:
             max_num_tokens=engine.limits.max_num_tokens,
             max_input_len=engine.limits.max_input_len,
         ),
-        canary_tolerance=canary_tolerance,
+        canary_tolerance=TABLE_TOLERANCE[engine.precision],
     )
 
 

@@ -43,6 +43,7 @@ class StepOrder:
     job: str
     """The `ReconstructableJob`, serialised."""
     known_state: str
+    """What the run knows of its other steps, serialised; "" where it knows nothing."""
     retry_mode: str
 
     def to_message(self) -> dict[str, str]:
@@ -76,7 +77,7 @@ def order_step(
         step_key=step_key,
         attempt=str(step_history(instance, run_id, step_key).retries),
         job=serialize_value(job),
-        known_state=serialize_value(known_state),
+        known_state="" if known_state is None else serialize_value(known_state),
         retry_mode=retry_mode.value,
     )
 

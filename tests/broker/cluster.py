@@ -47,14 +47,21 @@ def make_home(folder: Path, *, lines: Sequence[str], shard_rows: int, model: dic
 
 def agree_on_engine(folder: Path, settings: Mapping[str, Any]) -> None:
     """Builds an engine with these settings of the model, and writes its contract."""
+    run_here(folder, "build_engine", settings)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("FABRIC_HOME", str(folder / "home"))
+        write_contract(None)
+
+
+def run_here(folder: Path, job: str, settings: Mapping[str, Any], part: str | None = None) -> None:
+    """Runs a job in this process, without a broker."""
     config = {"resources": {"model": {"config": dict(settings)}}}
     quiet = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("FABRIC_HOME", str(folder / "home"))
         with open_instance() as instance:
-            job = defs().resolve_job_def("build_engine")
-            assert job.execute_in_process(instance=instance, run_config=config | quiet).success
-        write_contract(None)
+            resolved = defs().resolve_job_def(job)
+            assert resolved.execute_in_process(instance=instance, run_config=config | quiet, partition_key=part).success
 
 
 @dataclass
@@ -91,8 +98,7 @@ class Cluster:
     def run(self, *parts: str, wait_s: float = 60.0, name: str = "run", **environment: str) -> Process:
         """Starts runs of these partitions, one after another; `outcomes` waits for them."""
         config = json.loads((self.folder / "run.json").read_text())
-        if environment.get("FABRIC_BROKER") != "":
-            config["execution"] = {"config": {"wait_s": wait_s}}
+        config["execution"] = {"config": {"wait_s": wait_s}}
         settings = self.folder / f"{name}-settings.json"
         settings.write_text(json.dumps(config))
         return self.start(["-m", "tests.broker.run_parts", str(settings), *parts], name, environment)
@@ -100,6 +106,10 @@ class Cluster:
     def state(self) -> QueueState:
         """What the broker says of the contract's queue."""
         return queue_state(broker_app(self.broker.url), self.contract.queue)
+
+    def lake_state(self) -> dict[str, int]:
+        """The size of every file of the lake."""
+        return {str(path): path.stat().st_size for path in self.lake.rglob("*") if path.is_file()}
 
     def close(self) -> None:
         for process in self.started:

@@ -21,8 +21,11 @@ START_S = 60.0
 class RabbitMQ:
     """One broker. `start` after `stop` or `kill` is a restart with what it had written to disk."""
 
-    def __init__(self, folder: Path, *, root: Path = ROOT, settings: str = "") -> None:
-        """`settings` are further lines of rabbitmq.conf. Raises `FileNotFoundError` where nothing is unpacked."""
+    def __init__(self, folder: Path, *, root: Path = ROOT, settings: str = "", arguments: str = "") -> None:
+        """`settings` are further lines of rabbitmq.conf, `arguments` are Erlang's own.
+
+        Raises `FileNotFoundError` where nothing is unpacked.
+        """
         if not (root / ".unpacked").exists():
             raise FileNotFoundError(f"there is no RabbitMQ in {root}; unpack it with `make broker`")
         [home] = (root / "usr/lib/rabbitmq/lib").glob("rabbitmq_server-*")
@@ -46,7 +49,7 @@ class RabbitMQ:
             "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
             "RABBITMQ_NODENAME": "fabric@localhost",
             "RABBITMQ_PID_FILE": str(folder / "pid"),
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"-kernel inet_dist_use_interface {{127,0,0,1}} {arguments}",
         }
         self._write_erl()
 

@@ -22,7 +22,7 @@ from resources.checkpoint import TokenizerPolicy, open_checkpoint
 from resources.engine.build import build_engine
 from resources.records import Limits, digest
 from tests import zoo
-from tests.broker.cluster import MODEL, Cluster, agree_on_engine
+from tests.broker.cluster import MODEL, Cluster, agree_on_engine, run_here
 from tests.tiny import tiny_gguf
 
 LIMITS = Limits(MODEL["max_batch_size"], MODEL["max_num_tokens"], MODEL["max_input_len"])
@@ -72,10 +72,9 @@ def test_a_proved_engine_that_does_not_meet_the_contract_takes_no_message(cluste
 
 
 def test_a_build_that_does_not_reproduce_the_stored_vectors_takes_no_message(cluster: Cluster) -> None:
-    run = cluster.run("set.00000", FABRIC_BROKER="")
-    assert [outcome["success"] for outcome in run.outcomes()] == [True]
-    _negate_vectors(cluster, "set.00000")
     settings = json.loads((cluster.folder / "run.json").read_text())["resources"]["model"]["config"]
+    run_here(cluster.folder, "extract", settings, "set.00000")
+    _negate_vectors(cluster, "set.00000")
     agree_on_engine(cluster.folder, settings | {"max_batch_size": 8})
 
     [said] = start_workers(cluster, [cluster.engine_dir]).values()
