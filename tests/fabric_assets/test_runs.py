@@ -15,6 +15,7 @@ import pytest
 from fabric_assets.engine_contract import canary_of
 from io_managers import layout
 from io_managers.reading import StoredPartitions, latest_verdict, read_engine, read_hidden_states
+from resources import extraction_engine
 from resources.checkpoint.tokenizer import load_tokenizer
 from resources.proof import load
 from tests.fabric_assets.conftest import ALL_ASSETS, PARTITIONED, Fabric
@@ -76,6 +77,11 @@ def test_the_run_reports_what_it_did_for_each_partition(fabric: Fabric) -> None:
         assert m["tokens"] > 0
         assert m["tokens_per_second_peak"] >= m["tokens_per_second_average"] > 0
         assert m["versions_read"].keys() >= {"tokenised_batches", "work_items", "extraction_requests", "engines"}
+        assert m["norm_least"] <= m["norm_mean"] <= m["norm_greatest"]
+        assert "█" in m["norm_histogram"]
+    first = seen[0]["sample_rows"].records if hasattr(seen[0]["sample_rows"], "records") else seen[0]["sample_rows"]
+    assert sorted(r.data["text"] for r in first) == ["text 0", "text 1", "text 2"]
+    assert [r.data["gathered_token"] for r in first] == [r.data["text"][-1] for r in first]
 
 
 def test_checks_pass_on_a_good_partition_and_are_blocking_where_they_must(fabric: Fabric) -> None:
@@ -87,6 +93,7 @@ def test_checks_pass_on_a_good_partition_and_are_blocking_where_they_must(fabric
         "all_finite": (True, True),
         "payload_hashes": (True, True),
         "distinct_vectors": (True, False),
+        "vectors_current": (True, False),
     }
 
 
@@ -98,6 +105,23 @@ def test_running_again_stores_and_computes_nothing(fabric: Fabric) -> None:
     assert again["delta_version"] == first["delta_version"]
     assert "tokens_computed" not in again
     assert again["tokens"] == first["tokens"] == first["tokens_computed"]
+
+
+def test_running_again_opens_no_engine(fabric: Fabric) -> None:
+    [part] = fabric.register(["one", "two"], format="text")
+    assert fabric.extract(part).success
+    extraction_engine._close_opened()
+    assert fabric.run(*PARTITIONED, partition_key=part).success
+    assert not extraction_engine._opened
+
+
+def test_probes_that_went_are_counted_where_they_were(fabric: Fabric) -> None:
+    [part] = fabric.register(["one", "two", "three"], format="text")
+    assert metadata(fabric.extract(part), "hidden_states", part)["withdrawn"] == 0
+    fabric.register(["one"], format="text")
+    result = fabric.run(*PARTITIONED, partition_key=part)
+    assert [metadata(result, asset, part)["withdrawn"] for asset in ("probe_sets", "hidden_states")] == [2, 2]
+    assert list(read_hidden_states(part)[0]["probe_id"]) == ["set.txt:0"]
 
 
 def test_a_probe_file_that_grew_is_extracted_anew(fabric: Fabric) -> None:
