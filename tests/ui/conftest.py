@@ -1,0 +1,92 @@
+"""One web server, one daemon and one headless Chromium for the folder. Without Chromium its tests are skipped, with how
+to get it; in CI they fail."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+
+from tests.processes import ROOT, running_daemon, running_webserver
+from tests.ui.home import Home, make_home
+from tests.ui.page import Page
+
+EVERY_MINUTE = {"FABRIC_SCHEDULE": "* * * * *"}
+START_S = 120.0
+
+
+@pytest.fixture(scope="session")
+def programs() -> tuple[str, str]:
+    """Chromium and its driver."""
+    found = [shutil.which(name) for name in ("chromium", "chromedriver")]
+    if None in found:
+        say = pytest.fail if os.environ.get("CI") else pytest.skip
+        say("there is no Chromium; install Debian's packages chromium and chromium-driver")
+    return found[0] or "", found[1] or ""
+
+
+@pytest.fixture(scope="session")
+def home(programs: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> Home:
+    return make_home(tmp_path_factory.mktemp("ui"))
+
+
+@pytest.fixture(scope="session")
+def address(home: Home) -> Iterator[str]:
+    """Of the web server; the daemon runs beside it. The schedule is off, as a person left it."""
+    environment = home.environment | EVERY_MINUTE
+    stop = ["schedule", "stop", "extract_missing_schedule", "-w", "workspace.yaml"]
+    subprocess.run(
+        [sys.executable, "-m", "dagster", *stop],
+        cwd=ROOT,
+        env=os.environ | environment | {"DAGSTER_HOME": str(home.dagster_home)},
+        check=True,
+        capture_output=True,
+    )
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with ExitStack() as stack:
+        logs = [stack.enter_context((home.folder / f"{name}.log").open("wb")) for name in ("webserver", "daemon")]
+        webserver = stack.enter_context(running_webserver(home.dagster_home, port, environment, logs[0]))
+        stack.enter_context(running_daemon(home.dagster_home, environment, logs[1]))
+        _wait_for(f"http://127.0.0.1:{port}/server_info", webserver)
+        yield f"http://127.0.0.1:{port}"
+
+
+@pytest.fixture(scope="session")
+def browser(programs: tuple[str, str]) -> Iterator[webdriver.Chrome]:
+    options = webdriver.ChromeOptions()
+    options.binary_location, driver = programs
+    # CI runs as root and with a small /dev/shm.
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--hide-scrollbars"):
+        options.add_argument(argument)
+    with webdriver.Chrome(options=options, service=Service(driver)) as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(browser: webdriver.Chrome, address: str) -> Page:
+    return Page(browser, address)
+
+
+def _wait_for(url: str, webserver: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + START_S
+    while True:
+        try:
+            with urllib.request.urlopen(url):
+                return
+        except (urllib.error.URLError, ConnectionError):
+            assert webserver.poll() is None, "the web server ended"
+            assert time.monotonic() < deadline, f"no web server in {START_S} s"
+            time.sleep(0.2)
