@@ -6,7 +6,7 @@ EXTRAS ?= dev
 FABRIC_HOME ?= $(CURDIR)/.fabric
 export FABRIC_HOME
 
-.PHONY: demo test check ui bench peer broker soak clean
+.PHONY: demo test check ui bench peer broker browser soak clean
 
 demo: $(VENV)/.installed
 	$(BIN)/fabric extract examples/statements.jsonl --id-field id
@@ -42,6 +42,13 @@ broker: .rabbitmq/.unpacked
 
 .rabbitmq/.unpacked:
 	tests/broker/unpack_rabbitmq.sh .rabbitmq
+
+# Chromium for the tests of the UI, installed from Debian's packages where it is missing; only root can.
+CHROMIUM := chromium chromium-driver fonts-dejavu-core
+
+browser:
+	which chromium chromedriver || apt-get install -qy --no-install-recommends $(CHROMIUM) || \
+	  { apt-get update -q && apt-get install -qy --no-install-recommends $(CHROMIUM); }
 
 soak: $(VENV)/.installed
 	$(BIN)/python benchmarks/soak.py
