@@ -17,7 +17,7 @@ from typing import Any
 import click
 import dagster as dg
 
-from fabric_assets.instance import initialise, open_instance
+from fabric_assets.instance import open_instance
 from fabric_assets.options import probe_options, tokenizer_options, tokenizer_settings
 from fabric_assets.plan_command import plan_command
 from fabric_assets.registration import add_partitions, sentence, withdraw_probe_set
@@ -59,8 +59,8 @@ def fabric() -> None:
 @fabric.command()
 def init() -> None:
     """Make FABRIC_HOME with its Dagster instance, once; print where it is."""
-    initialise()
-    click.echo(layout.home())
+    with open_instance():
+        click.echo(layout.home())
 
 
 @fabric.command(name="register")

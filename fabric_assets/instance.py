@@ -13,6 +13,7 @@ from pathlib import Path
 
 import dagster as dg
 
+from fabric_assets.dead_runs import release_dead_runs
 from fabric_assets.defs.partitions import probe_shards
 from io_managers import layout
 from io_managers.delta_table import janitor
@@ -52,5 +53,7 @@ def _clean_up() -> None:
 
 
 def open_instance() -> dg.DagsterInstance:
-    """The home's instance, initialised."""
-    return dg.DagsterInstance.from_config(str(initialise()))
+    """The home's instance, initialised, in which no dead run holds anything up."""
+    instance = dg.DagsterInstance.from_config(str(initialise()))
+    release_dead_runs(instance)
+    return instance

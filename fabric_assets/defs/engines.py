@@ -10,6 +10,7 @@ import dagster as dg
 from pydantic import Field
 
 from fabric_assets import reports
+from fabric_assets.defs.partitions import GPU_POOL
 from fabric_assets.engine_contract import checkpoint_at_hand, contract_of
 from io_managers import layout
 from io_managers.reading import read_engine
@@ -71,6 +72,7 @@ def require_built_from(model: Model, engine: EngineRecord) -> None:
 @dg.asset(
     io_manager_key="delta",
     group_name="engines",
+    pool=GPU_POOL,
     kinds={"onnx"},
     metadata=reports.table_definition(ENGINES),
 )
@@ -99,6 +101,7 @@ def engine(context: dg.AssetExecutionContext, config: EngineBuild, model: Model)
 @dg.asset(
     io_manager_key="delta",
     group_name="engines",
+    pool=GPU_POOL,
     kinds={"deltalake"},
     metadata=reports.table_definition(ENGINE_VALIDATION_REPORTS),
 )

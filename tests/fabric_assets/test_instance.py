@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import dagster as dg
 import pytest
 
 from fabric_assets.instance import initialise, open_instance
@@ -65,3 +66,45 @@ def test_only_what_was_left_long_ago_is_cleared() -> None:
     initialise()
     assert not any(path.exists() for path in (*old, unfinished))
     assert all(path.exists() for path in kept)
+
+
+HOLD_A_SLOT = """
+import sys, time
+import dagster as dg
+from fabric_assets.instance import open_instance
+
+@dg.op(pool="gpu")
+def hold():
+    print("held", flush=True)
+    time.sleep(600)
+
+@dg.job(executor_def=dg.in_process_executor)
+def holding():
+    hold()
+
+with open_instance() as instance:
+    holding.execute_in_process(instance=instance)
+"""
+
+
+def test_a_run_that_was_killed_is_failed_and_gives_its_slot_back() -> None:
+    """It would hold up every later step of the pool: nothing else frees what a killed command held."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", HOLD_A_SLOT], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert child.stdout is not None and child.stdout.readline() == "held\n"
+    with open_instance() as instance:
+        [run] = instance.get_runs()
+        assert [slot.run_id for slot in _slots(instance)] == [run.run_id]
+
+        child.kill()
+        child.wait()
+
+        with open_instance() as later:
+            assert _slots(later) == []
+            [run] = later.get_runs()
+            assert run.status == dg.DagsterRunStatus.FAILURE
+
+
+def _slots(instance: dg.DagsterInstance) -> list:
+    return list(instance.event_log_storage.get_concurrency_info("gpu").claimed_slots)
