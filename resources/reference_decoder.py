@@ -49,9 +49,7 @@ def _embedded(checkpoint: Checkpoint, sequences: Sequence[np.ndarray]) -> list[n
     embedding = checkpoint.config.embedding
     table = checkpoint.tensor("embed_tokens.weight")
     # Of the largest weight only the rows that are used become float64.
-    states = [table[ids].astype(np.float64) for ids in sequences]
-    if embedding.multiplier is not None:
-        states = [x * embedding.multiplier for x in states]
+    states = [table[ids].astype(np.float64) * embedding.multiplier for ids in sequences]
     if embedding.learned_positions:
         positions = checkpoint.tensor("embed_positions.weight")
         states = [x + positions[: len(x)].astype(np.float64) for x in states]

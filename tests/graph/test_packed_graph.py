@@ -10,7 +10,7 @@ from onnx.reference import ReferenceEvaluator
 from resources.checkpoint import open_checkpoint
 from resources.errors import CheckpointError, ConfigurationError
 from resources.graph import write_packed_graph
-from tests.graph.numpy_decoder import last_hidden_states
+from resources.reference_decoder import last_states
 from tests.graph.running import Graph, cosines, inputs, relative_errors
 from tests.tiny import tiny_gguf
 
@@ -46,16 +46,12 @@ def sequences(seed, lengths=LENGTHS):
     return [random.integers(0, 273, length, dtype=np.int32) for length in lengths]
 
 
-def expected(checkpoint, batch):
-    return np.stack([last_hidden_states(checkpoint, ids)[-1] for ids in batch])
-
-
 @pytest.mark.parametrize("name", SHAPES)
 def test_every_shape_of_decoder_equals_a_plain_one(tmp_path, name):
     checkpoint = open_checkpoint(str(tiny_gguf(tmp_path / "m.gguf", seed=len(name), **SHAPES[name])))
     write_packed_graph(checkpoint, tmp_path / "m.onnx")
     batch = sequences(1)
-    assert relative_errors(Graph(tmp_path / "m.onnx")(batch), expected(checkpoint, batch)).max() <= 1e-5
+    assert relative_errors(Graph(tmp_path / "m.onnx")(batch), last_states(checkpoint, batch)).max() <= 1e-5
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -66,12 +62,12 @@ def test_a_vector_does_not_depend_on_what_shares_its_batch(checkpoint, graph, se
     packed = np.empty_like(alone)
     packed[order] = graph([batch[i] for i in order])
     assert relative_errors(packed, alone).max() <= 1e-5
-    assert relative_errors(alone, expected(checkpoint, batch)).max() <= 1e-5
+    assert relative_errors(alone, last_states(checkpoint, batch)).max() <= 1e-5
 
 
 def test_the_last_position_of_the_configuration_can_be_used(checkpoint, graph):
     batch = sequences(3, lengths=(512, 1))
-    assert relative_errors(graph(batch), expected(checkpoint, batch)).max() <= 1e-5
+    assert relative_errors(graph(batch), last_states(checkpoint, batch)).max() <= 1e-5
 
 
 def test_a_position_past_the_configuration_is_an_error(graph):
@@ -81,7 +77,7 @@ def test_a_position_past_the_configuration_is_an_error(graph):
 
 def test_one_is_subtracted_from_each_last_token_id_and_any_token_can_be_gathered(checkpoint, graph):
     batch = sequences(4, lengths=(3, 5))
-    states = np.concatenate([last_hidden_states(checkpoint, ids) for ids in batch])
+    states = last_states(checkpoint, [ids[:end] for ids in batch for end in range(1, len(ids) + 1)])
     for first in range(1, 9):
         for second in (1, 8, first):
             gathered = graph(batch, np.array([first, second]))
@@ -95,8 +91,8 @@ def test_float16_is_within_its_rounding(tmp_path, seed):
     batch = sequences(seed)
     vectors = Graph(tmp_path / "m.onnx")(batch)
     assert vectors.dtype == np.float16
-    assert relative_errors(vectors, expected(checkpoint, batch)).max() <= 4e-3
-    assert cosines(vectors, expected(checkpoint, batch)).min() >= 0.99999
+    assert relative_errors(vectors, last_states(checkpoint, batch)).max() <= 4e-3
+    assert cosines(vectors, last_states(checkpoint, batch)).min() >= 0.99999
 
 
 def test_bfloat16_is_within_its_rounding(checkpoint, tmp_path):
@@ -106,8 +102,8 @@ def test_bfloat16_is_within_its_rounding(checkpoint, tmp_path):
     [vectors] = ReferenceEvaluator(str(tmp_path / "m.onnx")).run(None, inputs(batch))
     assert vectors.dtype == ml_dtypes.bfloat16
     vectors = vectors.astype(np.float32)
-    assert relative_errors(vectors, expected(checkpoint, batch)).max() <= 4e-2
-    assert cosines(vectors, expected(checkpoint, batch)).min() >= 0.999
+    assert relative_errors(vectors, last_states(checkpoint, batch)).max() <= 4e-2
+    assert cosines(vectors, last_states(checkpoint, batch)).min() >= 0.999
 
 
 def test_float16_states_too_large_to_square_are_normed_in_float32(tmp_path):
@@ -116,7 +112,7 @@ def test_float16_states_too_large_to_square_are_normed_in_float32(tmp_path):
     checkpoint = open_checkpoint(str(tiny_gguf(tmp_path / "m.gguf", tensors={"token_embd.weight": embedding})))
     write_packed_graph(checkpoint, tmp_path / "m.onnx", precision="float16")
     batch = sequences(0)
-    assert relative_errors(Graph(tmp_path / "m.onnx")(batch), expected(checkpoint, batch)).max() <= 4e-3
+    assert relative_errors(Graph(tmp_path / "m.onnx")(batch), last_states(checkpoint, batch)).max() <= 4e-3
 
 
 @pytest.mark.parametrize(("value", "precision"), [(1e6, "float16"), (np.inf, "float32"), (np.nan, "float32")])
