@@ -18,6 +18,7 @@ from resources.checkpoint.gguf_families import GGUF_FAMILIES, GgufFamily
 from resources.checkpoint.gguf_file import GgufFile
 from resources.checkpoint.gguf_metadata import GgufMetadata
 from resources.checkpoint.gguf_rotary import ROTARY_TENSORS, read_gguf_rotary
+from resources.checkpoint.unchanged import Unchanged
 from resources.errors import CheckpointError
 from resources.records import file_digest
 
@@ -28,6 +29,8 @@ class GgufModel:
     def __init__(self, path: Path, *, name: str | None = None) -> None:
         self.path = path
         self.name = name or path.stem
+        self._unchanged = Unchanged()
+        self._unchanged.watch(path)
         self.file = GgufFile(path)
         self._family, self.config = _read(self.file)
         self._stored = {_transformers_name(stored, self._family): stored for stored in self.file.shapes}
@@ -35,9 +38,15 @@ class GgufModel:
             self._stored = {n: stored for n, stored in self._stored.items() if stored not in ROTARY_TENSORS}
         self.shapes = {name: self._shape(stored) for name, stored in self._stored.items()}
 
-    @cached_property
+    @property
     def digest(self) -> str:
         """xxh3-128, hex, of the file's bytes."""
+        found = self._digest
+        self._unchanged.require()
+        return found
+
+    @cached_property
+    def _digest(self) -> str:
         try:
             return file_digest(self.path)
         except OSError as error:
@@ -56,6 +65,7 @@ class GgufModel:
             weight = weight.T
         if family.norm_offset and module.endswith("norm"):
             weight = weight - np.float32(family.norm_offset)
+        self._unchanged.require()
         return np.ascontiguousarray(weight)
 
     def pieces(self, name: str) -> Iterator[np.ndarray]:
@@ -63,7 +73,9 @@ class GgufModel:
         if self._is_converted(*_parts(self._stored[name])[1:]):
             yield self.tensor(name)
         else:
-            yield from self.file.pieces(self._stored[name])
+            for piece in self.file.pieces(self._stored[name]):
+                self._unchanged.require()
+                yield piece
 
     def _is_converted(self, module: str, kind: str) -> bool:
         offset = self._family.norm_offset and module.endswith("norm")

@@ -21,12 +21,14 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from resources.checkpoint.source import PIECE
+from resources.checkpoint.unchanged import Unchanged
 from resources.errors import CheckpointError
 from resources.records import digest, file_digest
 
 CONFIG = "config.json"
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+ADAPTER = "adapter_config.json"
 
 DTYPES = ("F32", "F16", "BF16")
 """How a weight may be stored."""
@@ -42,22 +44,36 @@ class SafetensorsFolder:
         self.name = name or path.resolve().name
         if not path.is_dir():
             raise CheckpointError(f"{path} is not a folder; name one that holds {CONFIG} and {SINGLE}")
+        if (path / ADAPTER).exists():
+            raise CheckpointError(
+                f"{path} holds an adapter ({ADAPTER}), which is not handled: merge it into its base model and save "
+                "that, or remove it where the weights beside it are the whole model"
+            )
         if not (path / CONFIG).exists():
             raise CheckpointError(f"{path} has no {CONFIG}; {_instead(path)}")
+        self._unchanged = Unchanged()
+        self._unchanged.watch(path / CONFIG)
         self.config = read_json(path / CONFIG)
         self._shards = _shards(path)
         self._shard_of: dict[str, Path] = {}
         self._dtypes: dict[str, str] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
         for shard, expected in self._shards.items():
+            self._unchanged.watch(shard)
             self._read_header(shard, expected)
 
-    @cached_property
+    @property
     def digest(self) -> str:
         """xxh3-128, hex, of the bytes of config.json and of every weight file, with their names.
 
         The same weights in other shards have another digest.
         """
+        found = self._digest
+        self._unchanged.require()
+        return found
+
+    @cached_property
+    def _digest(self) -> str:
         try:
             files = [(path.name, file_digest(path)) for path in (self.path / CONFIG, *sorted(self._shards))]
         except OSError as error:
@@ -96,9 +112,11 @@ class SafetensorsFolder:
                 if tuple(part.get_shape()) != self.shapes[name] or part.get_dtype() != self._dtypes[name]:
                     raise SafetensorError(f"{name!r} is another")
                 found = part[first:end] if self.shapes[name] else file.get_tensor(name).reshape(1)
-                return np.ascontiguousarray(found, dtype=np.float32)
+                rows = np.ascontiguousarray(found, dtype=np.float32)
             except SafetensorError as error:
                 raise CheckpointError(f"{shard} changed since it was opened: {error}") from error
+        self._unchanged.require(shard)
+        return rows
 
     def _read_header(self, shard: Path, expected: frozenset[str] | None) -> None:
         with _opened(shard) as file:
@@ -147,8 +165,6 @@ def conversion(source: str, folder: str) -> str:
 
 def _instead(folder: Path) -> str:
     """What to name where a folder has no configuration."""
-    if (folder / "adapter_config.json").exists():
-        return "it holds an adapter: merge that into its base model first"
     if files := sorted(path.name for path in folder.glob("*.gguf")):
         return f"it holds {files[0]}: name that file"
     return "name a folder that transformers' save_pretrained wrote"

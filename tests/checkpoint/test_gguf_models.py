@@ -240,3 +240,13 @@ def test_a_tensor_that_llama_has_no_use_for_is_refused(tmp_path, name, named):
 def test_a_language_model_head_of_its_own_is_left_alone(tmp_path):
     path = tiny_gguf(tmp_path / "m.gguf", tensors={"output.weight": np.ones((273, 64), dtype=np.float32)})
     assert open_checkpoint(str(path)).config.vocab_size == 273
+
+
+def test_a_file_that_another_takes_the_place_of_is_an_error(tmp_path):
+    model = GgufModel(tiny_gguf(tmp_path / "tiny.gguf"))
+    [name, *_] = model.shapes
+    _ = model.digest
+    tiny_gguf(tmp_path / "other.gguf").rename(tmp_path / "tiny.gguf")
+    for read in (lambda: model.digest, lambda: model.tensor(name), lambda: list(model.pieces(name))):
+        with pytest.raises(CheckpointError, match=r"tiny\.gguf changed since it was opened"):
+            read()

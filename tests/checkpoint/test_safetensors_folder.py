@@ -1,6 +1,7 @@
 """Every whole folder is read as it is; every other one is refused by name."""
 
 import json
+import os
 import pickle
 import shutil
 
@@ -10,7 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from resources.checkpoint import safetensors_folder
-from resources.checkpoint.safetensors_folder import SafetensorsFolder, read_json
+from resources.checkpoint.safetensors_folder import CONFIG, SafetensorsFolder, read_json
 from resources.errors import CheckpointError
 
 WEIGHTS = {
@@ -159,7 +160,8 @@ class _Bomb:
     (lambda f: save_file({"x": np.ones(2)}, f / "model.safetensors"), "model.safetensors and an index of other files"),
     (lambda f: (f / "config.json").unlink(), "has no config.json; name a folder"),
     (lambda f: (f / "config.json").rename(f / "small.gguf"), r"no config\.json; it holds small\.gguf: name that file"),
-    (lambda f: (f / "config.json").rename(f / "adapter_config.json"), "it holds an adapter: merge"),
+    (lambda f: (f / "config.json").rename(f / "adapter_config.json"), "holds an adapter .*: merge it into its base"),
+    (lambda f: (f / "adapter_config.json").write_text("{}"), "holds an adapter .* whole model"),
     (lambda f: (f / "config.json").write_text("[]"), "holds a list; expected a JSON object"),
     (lambda f: (f / "config.json").write_text('{"a": 1, "a": 2}'), "'a' stands twice"),
     (lambda f: (f / "config.json").write_bytes(b'"\xff"'), "is not JSON"),
@@ -181,6 +183,25 @@ def test_a_single_file_cut_anywhere_is_refused(tmp_path, n):
     (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:n])
     with pytest.raises(CheckpointError, match=r"model\.safetensors is damaged or cut short"):
         SafetensorsFolder(folder)
+
+
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
+@pytest.mark.parametrize("digested", [False, True])
+def test_a_file_written_again_with_other_content_of_the_same_size_is_an_error(tmp_path, file, digested):
+    folder = SafetensorsFolder(write(tmp_path / "m"))
+    if digested:
+        _ = folder.digest
+    path = tmp_path / "m" / file
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    # A file system's clock may be too coarse for a test.
+    os.utime(path, (1, 1))
+    with pytest.raises(CheckpointError, match=f"{file} changed since it was opened"):
+        _ = folder.digest
+    if file != CONFIG:
+        with pytest.raises(CheckpointError, match=f"{file} changed since it was opened"):
+            folder.tensor("model.a.weight")
 
 
 def test_a_weight_file_that_goes_away_is_an_error_of_the_checkpoint(tmp_path):
