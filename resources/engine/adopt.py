@@ -17,6 +17,7 @@ from resources.engine.config import (
     CONFIG_FILE,
     FOREIGN,
     FOREIGN_PLAN,
+    foreign_model_key,
     read_engine_config,
     read_engine_record,
     require_raw_path,
@@ -24,7 +25,7 @@ from resources.engine.config import (
 )
 from resources.engine.folder import put_in_place
 from resources.errors import EngineError
-from resources.records import TAP, EngineRecord, model_key
+from resources.records import EngineRecord
 
 
 def adopt_engine(directory: Path, tokenizer: Tokenizer, engines_folder: Path) -> EngineRecord:
@@ -44,13 +45,6 @@ def adopt_engine(directory: Path, tokenizer: Tokenizer, engines_folder: Path) ->
             f"the tokenizer has {tokenizer.vocab_size} tokens and the engine in {directory} takes {config.vocab_size}; "
             "name the model that the engine was built from"
         )
-    key = model_key(
-        checkpoint_digest=config.engine_id,
-        graph_version=FOREIGN,
-        tokenizer_id=tokenizer.tokenizer_id,
-        tap=TAP,
-        dtype=config.dtype,
-    )
     engines_folder.mkdir(parents=True, exist_ok=True)
     building = Path(tempfile.mkdtemp(prefix=".building-", dir=engines_folder))
     try:
@@ -60,7 +54,7 @@ def adopt_engine(directory: Path, tokenizer: Tokenizer, engines_folder: Path) ->
             building,
             json.loads((directory / CONFIG_FILE).read_bytes()),
             provenance={
-                "model_key": key,
+                "model_key": foreign_model_key(config, tokenizer.tokenizer_id),
                 "checkpoint_digest": config.engine_id,
                 "tokenizer_id": tokenizer.tokenizer_id,
                 "graph_version": FOREIGN,

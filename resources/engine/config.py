@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from resources.errors import EngineError
-from resources.records import ITEM_SIZE, EngineRecord, Limits, digest, file_digest
+from resources.records import ITEM_SIZE, TAP, EngineRecord, Limits, digest, file_digest, model_key
 
 CONFIG_FILE = "config.json"
 FOREIGN_PLAN = "rank0.engine"
@@ -135,6 +135,17 @@ def require_unchanged(directory: Path, config: EngineConfig) -> None:
                 f"{directory / name} has digest {seen}; expected {expected}, recorded when the engine was built; "
                 "build the engine again"
             )
+
+
+def foreign_model_key(config: EngineConfig, tokenizer_id: str) -> str:
+    """The `model_key` of a foreign engine, whose plan stands in for the checkpoint and the graph that made it."""
+    return model_key(
+        checkpoint_digest=config.engine_id,
+        graph_version=FOREIGN,
+        tokenizer_id=tokenizer_id,
+        tap=TAP,
+        dtype=config.dtype,
+    )
 
 
 def write_engine_config(

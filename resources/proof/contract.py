@@ -54,13 +54,13 @@ def check_contract(
     required = report.input_check.required_percent if report.input_check else 0.0
     return (
         _equal("key-value cache", engine.config.kv_cache_type, "disabled"),
-        _clause(
+        Clause(
             "gather convention",
             report.verdict == "proved" and report.convention == engine.convention.value,
             f"{report.verdict}, {report.convention}, decided by {report.decided_by}",
             f"proved, {engine.convention.value}",
         ),
-        _clause(
+        Clause(
             "input read",
             report.input_check is not None and report.input_check.reason is None,
             f"checksum moved by {moved:.3g} %",
@@ -102,12 +102,8 @@ def _canary(engine: ProvenEngine, canary: CanaryBatch | None) -> Clause:
 
 
 def _equal(name: str, seen: object, expected: object) -> Clause:
-    return _clause(name, seen == expected, str(seen), str(expected))
+    return Clause(name, seen == expected, str(seen), str(expected))
 
 
 def _at_least(name: str, seen: int, expected: int) -> Clause:
-    return _clause(name, seen >= expected, str(seen), f"at least {expected}")
-
-
-def _clause(name: str, passed: bool, seen: str, expected: str) -> Clause:
-    return Clause(name, passed, seen, expected)
+    return Clause(name, seen >= expected, str(seen), f"at least {expected}")

@@ -18,7 +18,7 @@ import numpy as np
 from resources.checkpoint import Checkpoint, Tokenizer
 from resources.engine.backend import Backend, Engine
 from resources.engine.bindings import NUMPY_DTYPE, Binding, classify, require_complete
-from resources.engine.config import FOREIGN, EngineConfig
+from resources.engine.config import EngineConfig, foreign_model_key
 from resources.errors import EngineError, EngineRefused
 from resources.packing import PackedBatch
 from resources.proof.convention import MICRO_LIMITS, Run, detect, guarded
@@ -45,7 +45,7 @@ from resources.proof.validation import (
     ValidationReport,
 )
 from resources.proof.vectors import MOVED, Vectors, decode
-from resources.records import TAP, GatherConvention, Limits, model_key
+from resources.records import GatherConvention, Limits
 
 MICRO_TRIALS = 3
 """Draws of tokens at the micro shape, at least."""
@@ -79,6 +79,7 @@ class Validation:
     head: HeadCheck | None = None
 
     def require_room(self, limits: Limits) -> None:
+        """Refuses limits that the micro-batch does not fit."""
         if (
             limits.max_batch_size < MICRO_LIMITS.max_batch_size
             or limits.max_num_tokens < MICRO_LIMITS.max_num_tokens
@@ -91,6 +92,7 @@ class Validation:
             )
 
     def bind(self, backend: Backend) -> Engine:
+        """The engine of `backend` with every tensor classified; refuses one that has a tensor of no known role."""
         with self.refusing("unknown-tensor"):
             self.bindings = classify(backend.tensors(), self.config)
         with self.refusing("unfit-tensor"):
@@ -210,17 +212,19 @@ class Validation:
             self.refuse(reason, str(error), cause=error)
 
     def refuse(self, reason: str, sentence: str, *, cause: Exception | None = None) -> NoReturn:
+        """Raises `EngineRefused` with the evidence so far."""
         raise EngineRefused(
             f"engine {self.config.engine_id} is refused ({reason}): {sentence}", self.report(reason, sentence)
         ) from cause
 
     def report(self, reason: str, sentence: str) -> ValidationReport:
+        """What there is so far, as a verdict: "proved" when `reason` is that, else "refused"."""
         proved = reason == "proved"
         detection = self.detection
         config, tokenizer = self.config, self.tokenizer
         return ValidationReport(
             engine_id=config.engine_id,
-            model_key=_model_key(config, tokenizer.tokenizer_id if tokenizer else ""),
+            model_key=_model_key(config, tokenizer),
             verdict="proved" if proved else "refused",
             reason=reason,
             sentence=sentence,
@@ -268,17 +272,11 @@ def _moving_pairs(dependence: Sequence[Dependence]) -> list[tuple[int, int]]:
     )
 
 
-def _model_key(config: EngineConfig, tokenizer_id: str) -> str:
-    """The engine's own; a foreign engine's plan stands in for the checkpoint and graph that made it."""
+def _model_key(config: EngineConfig, tokenizer: Tokenizer | None) -> str:
+    """The engine's own, or the one that a foreign engine has with this tokenizer, if it was opened."""
     if config.provenance is not None:
         return config.provenance.model_key
-    return model_key(
-        checkpoint_digest=config.engine_id,
-        graph_version=FOREIGN,
-        tokenizer_id=tokenizer_id,
-        tap=TAP,
-        dtype=config.dtype,
-    )
+    return foreign_model_key(config, tokenizer.tokenizer_id if tokenizer else "")
 
 
 def _binding_evidence(binding: Binding) -> BindingEvidence:

@@ -329,4 +329,5 @@ class ValidationReport:
     verdict alone."""
 
     def to_json(self) -> str:
+        """The whole report as one JSON object; a field that is not finite is a ValueError."""
         return json.dumps(asdict(self), allow_nan=False)
