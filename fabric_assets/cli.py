@@ -173,7 +173,7 @@ def extract(
         ]
     if failed:
         raise click.ClickException(f"{len(failed)} of {len(probe_set.shards)} partitions failed: {', '.join(failed)}")
-    click.echo(f"done in {time.monotonic() - started:.1f} s; the vectors are in {layout.lake_path() / 'hidden_states'}")
+    click.echo(f"done in {time.monotonic() - started:.1f} s; the vectors are in {layout.lake_path()}/hidden_states")
     click.echo("read them: from io_managers.reading import read_hidden_states; ids, vectors = read_hidden_states()")
 
 

@@ -16,7 +16,9 @@ from resources.proof.vectors import TABLE_TOLERANCE
 from resources.records import EngineRecord
 
 
-def contract_of(proven: ProvenEngine, engine: EngineRecord, model: Model | None, lake: Path) -> tuple[Clause, ...]:
+def contract_of(
+    proven: ProvenEngine, engine: EngineRecord, model: Model | None, lake: Path | str
+) -> tuple[Clause, ...]:
     """Every clause, with the canary that another build of the model left in `lake`, if one did.
 
     Without a `model` the work is what the engine was registered for.
@@ -24,7 +26,7 @@ def contract_of(proven: ProvenEngine, engine: EngineRecord, model: Model | None,
     return check_contract(proven, _work(engine, model), canary_of(engine, lake))
 
 
-def canary_of(engine: EngineRecord, lake: Path) -> CanaryBatch | None:
+def canary_of(engine: EngineRecord, lake: Path | str) -> CanaryBatch | None:
     """What another build of the model stored, which this one must reproduce: two never mix silently in a table."""
     stored = registered_canary(lake, engine.model_key, other_than=engine.engine_id)
     return None if stored is None else CanaryBatch(*stored, tolerance=TABLE_TOLERANCE[engine.precision])

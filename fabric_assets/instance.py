@@ -17,6 +17,7 @@ from fabric_assets.dead_runs import release_dead_runs
 from fabric_assets.defs.partitions import probe_shards
 from io_managers import layout
 from io_managers.delta_table import janitor
+from io_managers.places import place
 from resources.errors import ConfigurationError
 
 LEFT_OVER_S = 86400
@@ -29,7 +30,8 @@ def initialise() -> Path:
             f"FABRIC_HOME is {layout.home()}; a path with %, # or ? is cut short by SQLite's connection strings; "
             "choose one without them"
         )
-    for folder in (layout.lake_path(), layout.engines_path(), layout.probes_path(), layout.scratch_path()):
+    lake = place(layout.lake_path())
+    for folder in (lake, layout.engines_path(), layout.probes_path(), layout.scratch_path()):
         folder.mkdir(parents=True, exist_ok=True)
     dagster_home = layout.home() / "dagster"
     dagster_home.mkdir(exist_ok=True)
@@ -45,7 +47,9 @@ def initialise() -> Path:
 
 def _clean_up() -> None:
     """Removes what killed runs left in the lake, among the engines and in the scratch folder more than a day ago."""
-    janitor(layout.lake_path(), older_than_s=LEFT_OVER_S)
+    lake = place(layout.lake_path())
+    if isinstance(lake, Path):
+        janitor(lake, older_than_s=LEFT_OVER_S)
     limit = time.time() - LEFT_OVER_S
     for left in (*layout.scratch_path().iterdir(), *layout.engines_path().glob(".building-*")):
         if left.stat().st_mtime < limit:

@@ -77,7 +77,7 @@ class Trace:
         return all(step.passed for step in self.steps)
 
 
-def trace(lake: Path, engines: Path, part: str, probe_id: str, *, model_key: str) -> Trace:
+def trace(lake: Path | str, engines: Path, part: str, probe_id: str, *, model_key: str) -> Trace:
     """Traces the vector of one probe. `engines` is the folder of engine directories.
 
     Raises `StoreError` where the lake has neither a vector nor a refusal of that probe.
@@ -100,7 +100,7 @@ class _Tracer:
     """Holds what the steps share."""
 
     def __init__(
-        self, lake: Path, engines: Path, stored: StoredPartitions, part: str, probe_id: str, rows: list[Row]
+        self, lake: Path | str, engines: Path, stored: StoredPartitions, part: str, probe_id: str, rows: list[Row]
     ) -> None:
         self.lake, self.engines, self.stored = lake, engines, stored
         self.part, self.probe_id = part, probe_id
@@ -266,7 +266,9 @@ class _Tracer:
             yield TracedToken(index, token, text, gathered=index == self.row["gathered_position"])
 
 
-def _rows(lake: Path, spec: TableSpec, part: str, probe_id: str, model_key: str | None = None) -> list[pa.RecordBatch]:
+def _rows(
+    lake: Path | str, spec: TableSpec, part: str, probe_id: str, model_key: str | None = None
+) -> list[pa.RecordBatch]:
     """The rows of a probe, each a batch of one; there should be one at most."""
     found = []
     for batch in stored_batches(lake, spec, {"part": part}, model_key=model_key, rows=ROWS_A_BATCH):

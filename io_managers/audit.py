@@ -57,7 +57,7 @@ class VectorScan:
     """Two probes that share a vector or one damaged or non-finite probe; empty where there is none."""
 
 
-def account(lake: Path, part: str, *, model_key: str, rows_in: int) -> Account:
+def account(lake: Path | str, part: str, *, model_key: str, rows_in: int) -> Account:
     """Counts a partition's vectors and refusals."""
     ids = _column(lake, part, model_key, "probe_id")
     refused: Counter[tuple[str, str]] = Counter()
@@ -75,7 +75,7 @@ def account(lake: Path, part: str, *, model_key: str, rows_in: int) -> Account:
     return Account(part=part, rows_in=rows_in, stored=len(hashes), distinct=apart + len(same), refused=dict(refused))
 
 
-def scan_vectors(lake: Path, part: str, *, model_key: str) -> VectorScan:
+def scan_vectors(lake: Path | str, part: str, *, model_key: str) -> VectorScan:
     """Hashes and tests every stored payload of a partition, and looks for token sequences that share a vector."""
     rows = non_finite = damaged = 0
     example = ""
@@ -105,7 +105,7 @@ def _is_finite(payload: bytes, dtype: str) -> bool:
     return bool(np.isfinite(np.frombuffer(payload, dtype=np.dtype(dtype).newbyteorder("<"))).all())
 
 
-def _shared_vectors(lake: Path, part: str, model_key: str, repeated: np.ndarray) -> tuple[int, str]:
+def _shared_vectors(lake: Path | str, part: str, model_key: str, repeated: np.ndarray) -> tuple[int, str]:
     """How many vectors belong to different token sequences, and two probes of one; `repeated` are hashes to look at."""
     names = ["payload_xxh3", "token_hash", "probe_id"]
 
@@ -126,11 +126,11 @@ def _shared_vectors(lake: Path, part: str, model_key: str, repeated: np.ndarray)
     return len(shared), f"{shared[0][0]} and {shared[0][1]} share a vector" if shared else ""
 
 
-def _batches(lake: Path, part: str, model_key: str, columns: list[str]) -> Iterator[pa.RecordBatch]:
+def _batches(lake: Path | str, part: str, model_key: str, columns: list[str]) -> Iterator[pa.RecordBatch]:
     return stored_batches(lake, HIDDEN_STATES, {"part": part}, model_key=model_key, columns=columns, rows=ROWS_A_BATCH)
 
 
-def _column(lake: Path, part: str, model_key: str, name: str) -> Iterator[pa.Array]:
+def _column(lake: Path | str, part: str, model_key: str, name: str) -> Iterator[pa.Array]:
     return (batch[name] for batch in _batches(lake, part, model_key, [name]))
 
 

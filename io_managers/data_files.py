@@ -10,6 +10,7 @@ as itself. Memory is about one row group.
 from __future__ import annotations
 
 import os
+import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -21,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
+from io_managers.places import Place
 from resources.records import file_digest
 
 ROW_GROUP_BYTES = 4 << 20
@@ -44,8 +46,26 @@ class DataFile:
         return Path(self.path).stem.rpartition("-")[2]
 
 
-def write_files(root: Path, folder: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> list[DataFile]:
-    """Writes `batches` (each of `schema`) under `root / folder`; no rows give no file."""
+def write_files(root: Place, folder: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> list[DataFile]:
+    """Writes `batches` (each of `schema`) under `root / folder`; no rows give no file.
+
+    Files of an object store are written to a temporary folder of this machine first, since their names end in their
+    hashes, and uploaded once all of them are whole.
+    """
+    if isinstance(root, Path):
+        return _write_files(root, folder, schema, batches)
+    with tempfile.TemporaryDirectory(prefix="fabric-") as staging:
+        files = _write_files(Path(staging), folder, schema, batches)
+        try:
+            for file in files:
+                (root / file.path).upload(Path(staging) / file.path)
+        except BaseException:
+            remove_files(root, files)
+            raise
+    return files
+
+
+def _write_files(root: Path, folder: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> list[DataFile]:
     target = root / folder
     target.mkdir(parents=True, exist_ok=True)
     stem = uuid.uuid4().hex
@@ -66,20 +86,25 @@ def write_files(root: Path, folder: str, schema: pa.Schema, batches: Iterable[pa
     return files
 
 
-def remove_files(root: Path, files: Sequence[DataFile]) -> None:
+def remove_files(root: Place, files: Sequence[DataFile]) -> None:
     """Removes files that no commit refers to."""
     for file in files:
         (root / file.path).unlink(missing_ok=True)
 
 
-def damage(root: Path, file: DataFile) -> str | None:
-    """What is wrong with a file that the log refers to; None if nothing is. Reads all of it, at some 5 GB/s."""
+def damage(root: Place, file: DataFile, *, read: bool = True) -> str | None:
+    """What is wrong with a file that the log refers to; None if nothing is.
+
+    With `read` all of it is read and hashed, at some 5 GB/s from a disk; else only its size is looked at.
+    """
     path = root / file.path
     try:
         size = path.stat().st_size
         if size != file.bytes:
             return f"{path} has {size} bytes, the log says {file.bytes}"
-        seen = file_digest(path)
+        if not read:
+            return None
+        seen = _digest(path)
     except FileNotFoundError:
         return f"{path} is missing"
     except OSError as error:
@@ -87,6 +112,16 @@ def damage(root: Path, file: DataFile) -> str | None:
     if seen != file.xxh3:
         return f"{path} has the hash {seen}, its name in the log says {file.xxh3}"
     return None
+
+
+def _digest(path: Place) -> str:
+    if isinstance(path, Path):
+        return file_digest(path)
+    hasher = xxhash.xxh3_128()
+    with path.open() as file:
+        while piece := file.read(ROW_GROUP_BYTES):
+            hasher.update(piece)
+    return hasher.hexdigest()
 
 
 def sync_file(path: Path) -> None:

@@ -105,7 +105,10 @@ class VectorWrites:
 class DeltaIOManager(dg.ConfigurableIOManager):
     """Keeps every asset of this project in the lake."""
 
-    lake: str | None = Field(default=None, description="The folder of Delta tables; unset: that of FABRIC_HOME.")
+    lake: str | None = Field(
+        default=None,
+        description="The folder of Delta tables, or an object store's URL; unset: as FABRIC_LAKE or FABRIC_HOME say.",
+    )
 
     def handle_output(self, context: dg.OutputContext, obj: object) -> None:
         """Stores what an asset returned. Raises `dagster.Failure` where the store or the lineage check refuses it."""
@@ -155,8 +158,8 @@ class DeltaIOManager(dg.ConfigurableIOManager):
             raise dg.Failure(description=str(error), allow_retries=False) from error
 
     @property
-    def _lake(self) -> Path:
-        return layout.lake_path() if self.lake is None else Path(self.lake)
+    def _lake(self) -> Path | str:
+        return layout.lake_path() if self.lake is None else self.lake
 
     def _store(
         self, context: dg.OutputContext, spec: TableSpec, write: StageWrite | StageIfChanged | VectorWrite

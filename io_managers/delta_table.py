@@ -11,7 +11,7 @@ The files are written here and not by delta-rs, whose writer changes the order o
 threads; seen with deltalake 1.6.6 and 2 million rows), never fsyncs and turns an exception of the source into a
 `DeltaError`. What it would have checked is checked here: schema, nulls, and that every row belongs to the partition.
 
-A lake is a folder of a local file system. This module knows no Dagster.
+A lake is a folder of a local file system or a prefix of an object store with conditional puts. No Dagster.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from deltalake.transaction import AddAction
 
 from io_managers.data_files import UNFINISHED, DataFile, damage, remove_files, sync_file, sync_folders, write_files
 from io_managers.open_tables import open_table
+from io_managers.places import Place, place
 from io_managers.tables import TableSpec
 from resources.records import PART_KEY, digest
 
@@ -84,18 +85,17 @@ class Committed:
     skipped: bool
 
 
-def table_path(lake: Path | str, spec: TableSpec, model_key: str | None = None) -> Path:
-    """The folder of a table; `model_key` is needed for, and only for, a table that is per model."""
-    if "://" in str(lake):
-        raise StoreError(f"the lake is {lake}; expected a folder of a local file system; give its path")
+def table_path(lake: Path | str, spec: TableSpec, model_key: str | None = None) -> Place:
+    """The place of a table; `model_key` is needed for, and only for, a table that is per model."""
+    if "://" in str(lake) and not str(lake).startswith("s3://"):
+        raise StoreError(f"the lake is {lake}; expected a folder or s3://bucket/prefix; give one of those")
     if spec.per_model != (model_key is not None):
         raise StoreError(
             f"table {spec.name} was asked for with model_key {model_key!r}; "
             f"expected {'one' if spec.per_model else 'none'}, since it is {'' if spec.per_model else 'not '}per model"
         )
-    return (
-        Path(lake) / spec.name if model_key is None else Path(lake) / spec.name / _require_key("model_key", model_key)
-    )
+    table = place(lake) / spec.name
+    return table if model_key is None else table / _require_key("model_key", model_key)
 
 
 def stored_files(table: DeltaTable, scope: Mapping[str, str]) -> list[DataFile]:
@@ -131,7 +131,7 @@ def kept_partition(
         return None
     files = stored_files(table, scope)
     rows = sum(file.rows for file in files)
-    if _fault(path, files, rows) is not None:
+    if _fault(path, files, rows, before=True) is not None:
         return None
     return Committed(table.version(), rows, sum(file.bytes for file in files), skipped=True)
 
@@ -147,7 +147,7 @@ def write_partition(
     before = table.transaction_version(_app(spec, scope))
     if before == version:
         files = stored_files(table, scope)
-        if _fault(path, files, write.n_rows) is None:
+        if _fault(path, files, write.n_rows, before=True) is None:
             version_now = _remember_made_of(path, spec, scope, write, table)
             _make_durable(path, files)
             return Committed(version_now, write.n_rows, sum(f.bytes for f in files), skipped=True)
@@ -208,12 +208,12 @@ def made_of_version(made_of: bytes) -> int:
     return int.from_bytes(made_of, "little") if len(made_of) == 8 else content_version(made_of)
 
 
-def _open_or_create(path: Path, spec: TableSpec) -> DeltaTable:
+def _open_or_create(path: Place, spec: TableSpec) -> DeltaTable:
     table = open_table(path)
     if table is None:
         path.mkdir(parents=True, exist_ok=True)
         DeltaTable.create(
-            path,
+            str(path),
             Schema.from_arrow(spec.schema),
             mode="ignore",
             partition_by=list(spec.replaces),
@@ -273,7 +273,7 @@ def _checked(spec: TableSpec, scope: Mapping[str, str], write: PartitionWrite) -
 
 
 def _commit(
-    path: Path,
+    path: Place,
     spec: TableSpec,
     scope: dict[str, str],
     write: PartitionWrite,
@@ -312,7 +312,7 @@ def _commit(
 
 
 def _remember_made_of(
-    path: Path, spec: TableSpec, scope: dict[str, str], write: PartitionWrite, table: DeltaTable
+    path: Place, spec: TableSpec, scope: dict[str, str], write: PartitionWrite, table: DeltaTable
 ) -> int:
     """Commits what the stored rows are made of, unless the table knows it; returns the table's version."""
     [_, *made_of] = _transactions(_app(spec, scope), write)
@@ -357,7 +357,7 @@ def _try_commit(
     return None
 
 
-def _wait(conflict: CommitFailedError, path: Path, app: str, deadline: float) -> None:
+def _wait(conflict: CommitFailedError, path: Place, app: str, deadline: float) -> None:
     if time.monotonic() > deadline:
         raise StoreError(
             f"{app} lost the race to other commits of {path} for {COMMIT_PATIENCE_S:.0f} s ({conflict}); "
@@ -367,7 +367,7 @@ def _wait(conflict: CommitFailedError, path: Path, app: str, deadline: float) ->
 
 
 def _lost_race(
-    path: Path, table: DeltaTable, app: str, version: int, write: PartitionWrite, stored: list[DataFile]
+    path: Place, table: DeltaTable, app: str, version: int, write: PartitionWrite, stored: list[DataFile]
 ) -> Committed:
     """Another writer committed this partition in the meantime: done if its content is the same, an error if not."""
     if table.transaction_version(app) == version:
@@ -379,7 +379,7 @@ def _lost_race(
 
 
 def _acknowledge(
-    path: Path, table: DeltaTable, app: str, write: PartitionWrite, files: list[DataFile], *, skipped: bool
+    path: Place, table: DeltaTable, app: str, write: PartitionWrite, files: list[DataFile], *, skipped: bool
 ) -> Committed:
     if table.transaction_version(app) != content_version(write.content_digest):
         raise StoreError(f"{app} was replaced by another run right after this one stored it; run one at a time")
@@ -400,16 +400,26 @@ def _add_action(file: DataFile, scope: Mapping[str, str]) -> AddAction:
     )
 
 
-def _fault(path: Path, files: list[DataFile], n_rows: int) -> str | None:
-    """What is wrong with a partition's stored files, by their hashes: a disk can tear a file or flip its bits."""
+def _fault(path: Place, files: list[DataFile], n_rows: int, *, before: bool = False) -> str | None:
+    """What is wrong with a partition's stored files, by their hashes: a disk can tear a file or flip its bits.
+
+    Of an object store, what was stored `before` is judged by its size: it is a network away, and such stores check what
+    they hold themselves.
+    """
     rows = sum(file.rows for file in files)
     if rows != n_rows:
         return f"its files hold {rows} rows, expected {n_rows}"
-    return next((fault for file in files if (fault := damage(path, file))), None)
+    read = isinstance(path, Path) or not before
+    return next((fault for file in files if (fault := damage(path, file, read=read))), None)
 
 
-def _make_durable(path: Path, files: list[DataFile]) -> None:
-    """Data first, then the log: an entry must never outlive the files that it names. delta-rs fsyncs nothing."""
+def _make_durable(path: Place, files: list[DataFile]) -> None:
+    """Data first, then the log: an entry must never outlive the files that it names. delta-rs fsyncs nothing.
+
+    An object store has made durable what it acknowledged.
+    """
+    if not isinstance(path, Path):
+        return
     for file in files:
         sync_file(path / file.path)
         sync_folders((path / file.path).parent, path)

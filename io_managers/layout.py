@@ -17,9 +17,12 @@ def home() -> Path:
     return (tree if (tree / "pyproject.toml").is_file() else Path.cwd()) / ".fabric"
 
 
-def lake_path() -> Path:
-    """The folder of Delta tables."""
-    return home() / "lake"
+def lake_path() -> Path | str:
+    """The folder of Delta tables; with FABRIC_LAKE that one, or the URL of an object store (`s3://bucket/prefix`)."""
+    given = os.environ.get("FABRIC_LAKE")
+    if given and "://" in given:
+        return given
+    return Path(given).expanduser().absolute() if given else home() / "lake"
 
 
 def engines_path() -> Path:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from pathlib import Path
 
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
+
+from io_managers.places import Place
 
 MOST_HELD = 32
 
@@ -20,15 +21,15 @@ MOST_HELD = 32
 class _Held:
     table: DeltaTable
     version: int
-    entry: tuple[int, int]
+    entry: tuple[int | str, int]
     """Identity of the log entry of that version: a table that was made anew has another."""
 
 
 _lock = threading.Lock()
-_held: dict[Path, _Held] = {}
+_held: dict[Place, _Held] = {}
 
 
-def open_table(path: Path) -> DeltaTable | None:
+def open_table(path: Place) -> DeltaTable | None:
     """The newest version of a table; None if there is no table yet."""
     with _lock:
         held = _held.get(path)
@@ -51,7 +52,7 @@ def open_table(path: Path) -> DeltaTable | None:
     return table
 
 
-def _entry(path: Path, version: int) -> tuple[int, int] | None:
+def _entry(path: Place, version: int) -> tuple[int | str, int] | None:
     try:
         found = (path / "_delta_log" / f"{version:020d}.json").stat()
     except FileNotFoundError:

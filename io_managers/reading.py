@@ -19,6 +19,7 @@ import pyarrow as pa
 from io_managers import layout
 from io_managers.delta_table import StoreError, open_table, stored_content, table_path
 from io_managers.export import export_partition
+from io_managers.places import ObjectPath, place
 from io_managers.stored_rows import partition_files, stored_batches, stored_records
 from io_managers.tables import (
     ALL,
@@ -62,7 +63,7 @@ __all__ = [
 class StoredPartitions:
     """Partitions of the lake, as an asset is given its partitioned input; each method reads one of them when called."""
 
-    lake: Path
+    lake: Path | str
     parts: tuple[str, ...]
 
     def probes(self, part: str) -> Iterator[pa.RecordBatch]:
@@ -159,9 +160,12 @@ def connect(lake: Path | str | None = None, model_key: str | None = None) -> duc
     defaults as in `read_hidden_states`; a table that does not exist yet is an empty view.
     """
     lake = layout.lake_path() if lake is None else lake
-    if model_key is None and (Path(lake) / HIDDEN_STATES.name).is_dir():
+    where = place(lake)
+    if model_key is None and (where / HIDDEN_STATES.name).is_dir():
         model_key = default_model_key(lake)
     connection = duckdb.connect()
+    if isinstance(where, ObjectPath):
+        connection.register_filesystem(where.filesystem())
     stale = [] if model_key is None else stale_partitions(lake, model_key)
     connection.register("stale_partitions", pa.table({"part": pa.array(stale, pa.string())}))
     for spec in ALL:

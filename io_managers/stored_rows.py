@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from io_managers.data_files import DataFile
 from io_managers.delta_table import StoreError, open_table, stored_files, table_path
+from io_managers.places import place, source
 from io_managers.tables import HIDDEN_STATES, TableSpec
 
 ROWS_A_BATCH = 8192
@@ -40,7 +41,7 @@ def data_files(
 
 def stored_models(lake: Path | str) -> list[str]:
     """The model keys that have a table of vectors, sorted."""
-    folder = Path(lake) / HIDDEN_STATES.name
+    folder = place(lake) / HIDDEN_STATES.name
     return sorted(p.name for p in folder.iterdir() if (p / "_delta_log").is_dir()) if folder.is_dir() else []
 
 
@@ -62,7 +63,7 @@ def stored_batches(
         read = 0
         try:
             # Pre-buffering, the default, ends with the whole file in memory.
-            with pq.ParquetFile(root / file.path, pre_buffer=False, page_checksum_verification=True) as parquet:
+            with pq.ParquetFile(source(root / file.path), pre_buffer=False, page_checksum_verification=True) as parquet:
                 # A file that an older version of this project wrote lacks the columns that came since.
                 absent = {f.name for f in schema if f.nullable} - {*parquet.schema_arrow.names}
                 wanted = [name for name in held if name not in absent]

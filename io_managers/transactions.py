@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from io_managers.delta_table import MADE_OF, WITHDRAWN, StoreError, content_version, open_table, table_path
+from io_managers.places import Place, source
 from io_managers.tables import TableSpec
 
 
@@ -44,7 +45,7 @@ def stored_contents(lake: Path | str, spec: TableSpec, *, model_key: str | None 
     return Contents(content, made_of)
 
 
-def _transactions(path: Path) -> dict[str, int]:
+def _transactions(path: Place) -> dict[str, int]:
     table = open_table(path)
     if table is None:
         return {}
@@ -58,17 +59,21 @@ def _transactions(path: Path) -> dict[str, int]:
     return found
 
 
-def _checkpoint(log: Path) -> tuple[int, dict[str, int]]:
+def _checkpoint(log: Place) -> tuple[int, dict[str, int]]:
     """The first version that the newest checkpoint does not cover, and the transactions in it."""
     try:
         version = int(json.loads((log / "_last_checkpoint").read_text())["version"])
     except FileNotFoundError:
         return 0, {}
-    rows = pq.read_table(log / f"{version:020d}.checkpoint.parquet", columns=["txn"])["txn"].drop_null().to_pylist()
+    rows = (
+        pq.read_table(source(log / f"{version:020d}.checkpoint.parquet"), columns=["txn"])["txn"]
+        .drop_null()
+        .to_pylist()
+    )
     return version + 1, {row["appId"]: row["version"] for row in rows}
 
 
-def _of_entry(entry: Path) -> Iterator[tuple[str, int]]:
+def _of_entry(entry: Place) -> Iterator[tuple[str, int]]:
     for line in entry.read_text().splitlines():
         if txn := json.loads(line).get("txn"):
             yield txn["appId"], txn["version"]

@@ -16,7 +16,7 @@ from io_managers.tables import ATTESTATIONS, HIDDEN_STATES, PROBE_SETS, WORK_ITE
 from resources.records import Attestation, VectorStream
 
 
-def write_vectors(lake: Path, stream: VectorStream, *, metadata: Mapping[str, str]) -> Committed:
+def write_vectors(lake: Path | str, stream: VectorStream, *, metadata: Mapping[str, str]) -> Committed:
     """Pulls, checks and commits the stream's partition, then closes the stream, whatever happened.
 
     The probes' digest, manifest, tokenised rows, requests, engine and its newest validation are read from the store,
@@ -56,7 +56,7 @@ def write_vectors(lake: Path, stream: VectorStream, *, metadata: Mapping[str, st
 
 
 def _attested(
-    lake: Path, stream: VectorStream, batches: Iterator[pa.RecordBatch], metadata: Mapping[str, str]
+    lake: Path | str, stream: VectorStream, batches: Iterator[pa.RecordBatch], metadata: Mapping[str, str]
 ) -> Iterator[pa.RecordBatch]:
     """The batches; before the first, the row of who computed them is stored."""
     stored = False
@@ -67,7 +67,7 @@ def _attested(
         yield batch
 
 
-def _store_attestation(lake: Path, attestation: Attestation, metadata: Mapping[str, str]) -> None:
+def _store_attestation(lake: Path | str, attestation: Attestation, metadata: Mapping[str, str]) -> None:
     """Its one row, once: its id is a digest of it."""
     row = {**asdict(attestation), "attestation_id": attestation.attestation_id}
     write_partition(

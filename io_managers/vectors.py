@@ -17,6 +17,7 @@ import xxhash
 
 from io_managers import layout
 from io_managers.delta_table import StoreError, open_table, table_path
+from io_managers.places import place
 from io_managers.stored_rows import data_files, stored_batches, stored_models, stored_records
 from io_managers.tables import ENGINES, HIDDEN_STATES
 from io_managers.work_item_rows import HASH_BYTES, binary_rows
@@ -106,7 +107,7 @@ def payload_matrix(batch: pa.RecordBatch, kind: tuple[str, int], *, as_bits: boo
 
 def default_model_key(lake: Path | str) -> str:
     """The model whose vectors are meant where none is named."""
-    folder = Path(lake) / HIDDEN_STATES.name
+    folder = place(lake) / HIDDEN_STATES.name
     stored = stored_models(lake)
     if len(stored) == 1:
         return stored[0]

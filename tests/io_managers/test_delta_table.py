@@ -309,12 +309,12 @@ def test_a_table_of_another_shape_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lake", "spec", "model_key", "seen"),
     [
-        ("s3://bucket/lake", SPEC, None, "s3://bucket/lake"),
+        ("ftp://host/lake", SPEC, None, "ftp://host/lake"),
         ("lake", SPEC, "m", "not per model"),
         ("lake", tables.HIDDEN_STATES, None, "per model"),
         ("lake", tables.HIDDEN_STATES, "../m", "../m"),
     ],
-    ids=["an object store", "a key too many", "a key too few", "a key that climbs"],
+    ids=["another store", "a key too many", "a key too few", "a key that climbs"],
 )
 def test_a_table_that_cannot_be_located_is_refused(lake: str, spec, model_key, seen: str) -> None:
     with pytest.raises(StoreError) as caught:
