@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from resources.checkpoint.safetensors_folder import CONFIG, INDEX, SINGLE, conversion, read_json
+from resources.checkpoint.safetensors_folder import ADAPTER, CONFIG, INDEX, SINGLE, conversion, read_json
 from resources.checkpoint.tokenizer import TOKENIZER_FILE
 from resources.checkpoint.tokenizer_folder import CONFIG_FILE, FILES
 from resources.errors import CheckpointError
@@ -21,8 +21,8 @@ from resources.errors import CheckpointError
 TOKENIZER_FILES = (TOKENIZER_FILE, CONFIG_FILE)
 """Without these, what the cache holds is not whole."""
 
-SMALL_FILES = (CONFIG, INDEX, *FILES)
-"""All that is fetched but weights."""
+SMALL_FILES = (CONFIG, INDEX, ADAPTER, *FILES)
+"""All that is fetched but weights; an adapter's configuration is a reason to refuse the model."""
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,14 @@ class Checkpoint:
         The embedding where none is stored, as in every causal model whose two are tied.
         """
         stored = next((n for n in HEADS if n in self._source.shapes), None)
-        return self.tensor("embed_tokens.weight") if stored is None else self._source.tensor(stored)
+        if stored is None:
+            return self.tensor("embed_tokens.weight")
+        found, expected = self._source.shapes[stored], (self.config.vocab_size, self.config.hidden_size)
+        if found != expected:
+            raise CheckpointError(
+                f"{stored!r} of {self.path} has shape {list(found)}; its configuration says {list(expected)}"
+            )
+        return self._source.tensor(stored)
 
     def tokenizer(self, policy: TokenizerPolicy) -> Tokenizer:
         """The checkpoint's tokenizer under `policy`; what the policy leaves open is as the checkpoint says."""

@@ -8,6 +8,7 @@ import huggingface_hub.constants
 import numpy as np
 import pytest
 import xxhash
+from safetensors.numpy import load_file, save_file
 
 from resources.checkpoint import TokenizerPolicy, open_checkpoint
 from resources.checkpoint.config import tensor_specs
@@ -66,6 +67,16 @@ def test_a_tokenizer_with_more_tokens_than_the_embedding_has_rows_is_refused(tmp
     open_checkpoint(str(path)).tokenizer(TokenizerPolicy()).save(tmp_path / "small")
     with pytest.raises(CheckpointError, match="small has 273 tokens and an embedding of 160 rows"):
         open_checkpoint(str(tmp_path / "small")).tokenizer(TokenizerPolicy())
+
+
+@pytest.mark.parametrize("shape", [(160, 5), (161, 32), (32,)])
+def test_a_head_of_another_shape_is_refused_when_it_is_read(tmp_path, shape):
+    folder = shutil.copytree(CHECKPOINTS / "llama2", tmp_path / "small")
+    weights = load_file(folder / "model.safetensors") | {"lm_head.weight": np.ones(shape, dtype=np.float32)}
+    save_file(weights, folder / "model.safetensors")
+    checkpoint = open_checkpoint(str(folder))
+    with pytest.raises(CheckpointError, match=r"'lm_head\.weight' of .* its configuration says \[160, 32\]"):
+        checkpoint.head()
 
 
 def test_a_model_in_the_hub_cache_is_opened_by_its_id(tmp_path, monkeypatch):

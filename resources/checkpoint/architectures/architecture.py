@@ -43,8 +43,8 @@ class Architecture:
     """Regular expressions of stored names, prefix included, that may be there and change nothing; see also UNREAD."""
 
 
-UNREAD = (r"lm_head\.weight", r".*\brotary_emb\.inv_freq")
-"""The language-model head, and frequencies that follow from the configuration."""
+UNREAD = (r"lm_head\.weight", r"(score|classifier)\.(weight|bias)", r".*\brotary_emb\.inv_freq")
+"""The heads of language, reward and classifying models, and frequencies that follow from the configuration."""
 
 
 def renamed(config: DecoderConfig, names: Mapping[str, str], layer: str = "layers.{}") -> dict[str, Source]:

@@ -19,7 +19,7 @@ from resources.checkpoint.architectures.llama import (
     read_windows,
 )
 from resources.checkpoint.architectures.reader import ConfigReader
-from resources.checkpoint.architectures.rotary import THETA, read_rotary
+from resources.checkpoint.architectures.rotary import THETA, read_rotary, require_agreement
 from resources.checkpoint.config import DecoderConfig, Embedding, Layer, Residual, Rotary
 from resources.errors import CheckpointError
 
@@ -48,6 +48,8 @@ def _read_gemma3(reader: ConfigReader) -> DecoderConfig:
     if scaling.values and everywhere.values:
         raise CheckpointError(f"{reader.where} sets both 'rope_scaling' and 'rope_parameters'; leave the first one out")
     reader.only("partial_rotary_factor", 1.0, 1, None)
+    require_agreement(reader, "rope_theta", everywhere, "rope_theta")
+    require_agreement(reader, "rope_local_base_freq", sliding, "rope_theta")
 
     def rotary(settings: ConfigReader, theta: float) -> Rotary:
         settings.only("partial_rotary_factor", 1.0, 1, None)

@@ -12,7 +12,7 @@ import numpy as np
 from resources.checkpoint.architectures.architecture import Architecture, Source, renamed
 from resources.checkpoint.architectures.llama import read_activation, read_layer_count
 from resources.checkpoint.architectures.reader import ConfigReader
-from resources.checkpoint.architectures.rotary import THETA, read_rotary, rotary_settings
+from resources.checkpoint.architectures.rotary import THETA, read_rotary, require_agreement, rotary_settings
 from resources.checkpoint.config import Attention, DecoderConfig, Embedding, Layer, Mlp, Norm, Residual
 
 NAMES = {
@@ -37,8 +37,11 @@ def _read_gpt_neox(reader: ConfigReader) -> DecoderConfig:
         raise reader.refusal("num_attention_heads", f"a divisor of 'hidden_size', {hidden_size}")
     head_dim = hidden_size // heads
     max_positions = reader.integer("max_position_embeddings")
+    settings = rotary_settings(reader)
+    require_agreement(reader, "rotary_emb_base", settings, "rope_theta")
+    require_agreement(reader, "rotary_pct", settings, "partial_rotary_factor")
     rotary = read_rotary(
-        rotary_settings(reader),
+        settings,
         head_dim=head_dim,
         theta=reader.number("rotary_emb_base", THETA),
         fraction=reader.number("rotary_pct", FRACTION),

@@ -55,6 +55,8 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "is_llama_config": (True,),
     "rope_interleaved": (False,),
     "use_bidirectional_attention": (False, None),
+    # In Qwen 2.5's configurations.
+    "use_mrope": (False,),
     "pruned_heads": ({}, None),
     "quantization_config": (None,),
     "compression_config": (None,),

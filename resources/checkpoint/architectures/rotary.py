@@ -25,7 +25,19 @@ def rotary_settings(reader: ConfigReader) -> ConfigReader:
     old, new = reader.nested("rope_scaling"), reader.nested("rope_parameters")
     if old.values and new.values:
         raise CheckpointError(f"{reader.where} sets both 'rope_scaling' and 'rope_parameters'; leave the first one out")
-    return old if old.values else new
+    settings = old if old.values else new
+    for key in ("rope_theta", "partial_rotary_factor"):
+        require_agreement(reader, key, settings, key)
+    return settings
+
+
+def require_agreement(reader: ConfigReader, key: str, settings: ConfigReader, inner: str) -> None:
+    """Refuses `key` of `reader` and `inner` of `settings` where they differ: versions of transformers read either."""
+    outside, inside = reader.values.get(key), settings.values.get(inner)
+    if outside is not None and inside is not None and outside != inside:
+        raise CheckpointError(
+            f"{key!r} of {reader.where} is {outside}, and {inner!r} of {settings.where} is {inside}; leave one out"
+        )
 
 
 def read_rotary(

@@ -41,16 +41,27 @@ REFUSED = [
     ("llama2", {"rope_interleaved": True}, "'rope_interleaved' of it is true; supported: false"),
     ("llama2", {"quantization": {"bits": 4}}, "'quantization', which may change the mathematics"),
     ("llama2", {"quantization_config": {"bits": 4}}, "'quantization_config' of it is"),
+    (
+        "llama2",
+        {"rope_parameters": {"rope_theta": 5000.0}},
+        r"'rope_theta' of it is 10000\.0, and 'rope_theta' of .* 5000",
+    ),
     ("mistral", {"layer_types": ["full_attention"] * 2}, "'layer_types', which may change the mathematics"),
     ("mistral", {"sliding_window": 0}, "'sliding_window' of it is 0"),
     ("qwen2", {"layer_types": ["sliding_attention"] * 2}, "where there is no sliding window"),
     ("qwen2", {"layer_types": ["full_attention"]}, r"'layer_types' of it is .*; supported: a list of 2"),
     ("qwen2", {"attention_bias": True}, "'attention_bias', which may change the mathematics"),
+    ("qwen2", {"use_mrope": True}, "'use_mrope' of it is true; supported: false"),
     ("qwen3", {"layer_types": ["chunked_attention"] * 2}, "'layer_types' of it is"),
     ("gemma2", {"use_bidirectional_attention": True}, "'use_bidirectional_attention' of it is true"),
     ("gemma2", {"hidden_activation": "relu"}, "'hidden_activation' of it is \"relu\""),
     ("gemma3", {"attn_logit_softcapping": 50.0}, r"'attn_logit_softcapping' of it is 50\.0; supported: null"),
     ("gemma3", {"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "sets both"),
+    (
+        "gemma3",
+        {"rope_parameters": {"sliding_attention": {"rope_theta": 5}}},
+        "'rope_local_base_freq' of it is 10000, and",
+    ),
     ("gemma3", {"model_type": "gemma3"}, "it holds the architecture 'gemma3'"),
     ("gpt2", {"n_head": 3}, "'n_head' of it is 3; supported: a divisor of 'n_embd', 32"),
     ("gpt2", {"scale_attn_weights": False}, "'scale_attn_weights' of it is false; supported: true"),
@@ -63,6 +74,8 @@ REFUSED = [
     ("phi3", {"rope_scaling": {"rope_type": "yarn"}}, "'rope_type' of 'rope_scaling' of it is \"yarn\""),
     ("phi3_longrope", {"partial_rotary_factor": 0.5}, "'short_factor' .* a list of 4 positive numbers"),
     ("gpt_neox", {"num_attention_heads": 3}, "'num_attention_heads' of it is 3; supported: a divisor"),
+    ("gpt_neox", {"rope_parameters": {"partial_rotary_factor": 0.5}}, r"'rotary_pct' of it is 0\.25, and"),
+    ("gpt_neox", {"rope_parameters": {"rope_theta": 5}}, "'rotary_emb_base' of it is 10000, and"),
     ("gpt_neox", {"rotary_pct": 0.2}, "an even number"),
     ("gpt_neox", {"hidden_act": "relu"}, "'hidden_act' of it is \"relu\""),
     ("olmo2", {"clip_qkv": 8.0}, "'clip_qkv', which may change the mathematics"),
@@ -83,10 +96,11 @@ def config(name):
 
 
 KNOWN = [
-    # What models on the hub say besides: SmolLM2, GPT-2 XL, Llama 1.
+    # What models on the hub say besides: SmolLM2, GPT-2 XL, Llama 1, Qwen 2.5.
     ("llama2", {"is_llama_config": True, "rope_interleaved": False, "transformers.js_config": {"dtype": "q4"}}),
     ("llama2", {"max_sequence_length": 2048, "_name_or_path": "somewhere", "unsloth_version": "2025.1"}),
     ("gpt2", {"n_special": 0, "predict_special_tokens": True, "output_past": True, "_num_labels": 1}),
+    ("qwen2", {"use_mrope": False}),
 ]
 
 
@@ -145,6 +159,17 @@ def test_a_tensor_of_another_shape_is_named(name, config, tensor):
     first, *rest = shapes[tensor]
     with pytest.raises(CheckpointError, match=rf"'{tensor}' of it has shape \[{first + 1}"):
         read_sources(read_config(config, where="it"), {**shapes, tensor: (first + 1, *rest)}, where="it")
+
+
+@pytest.mark.parametrize("head", ["lm_head.weight", "score.weight", "score.bias", "classifier.weight"])
+def test_a_head_is_not_read(head):
+    shapes = SafetensorsFolder(CHECKPOINTS / "llama2").shapes
+    config = read_config(read_values("llama2"), where="it")
+    bare = {name: shape for name, shape in shapes.items() if name != "lm_head.weight"}
+    sources = read_sources(config, {**bare, head: (1, 32)}, where="it")
+    assert {name: source.name for name, source in sources.items()} == {
+        name: source.name for name, source in read_sources(config, bare, where="it").items()
+    }
 
 
 def accepted(configs):
