@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
+from io_managers.delta_table import StoreError
 from io_managers.stored_rows import stored_batches
 from io_managers.tables import TableSpec
 
@@ -24,6 +25,14 @@ def stored_ids(lake: Path | str, spec: TableSpec, part: str, *, model_key: str |
         for batch in stored_batches(lake, spec, {"part": part}, model_key=model_key, columns=["probe_id"])
     ]
     return np.concatenate(hashes) if hashes else np.zeros(0, dtype=np.uint64)
+
+
+def ids_to_replace(lake: Path | str, spec: TableSpec, part: str, *, model_key: str | None = None) -> np.ndarray:
+    """The same of a partition that is about to be replaced: empty if it is damaged, which is no reason not to."""
+    try:
+        return stored_ids(lake, spec, part, model_key=model_key)
+    except StoreError:
+        return np.zeros(0, dtype=np.uint64)
 
 
 def withdrawn(before: np.ndarray, after: np.ndarray) -> int:

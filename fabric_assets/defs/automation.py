@@ -6,7 +6,7 @@ import dagster as dg
 from pydantic import Field
 
 from fabric_assets import backfills, registration, watch
-from fabric_assets.defs.partitions import PARTITIONED_ASSETS, probe_shards
+from fabric_assets.defs.partitions import PARTITIONED_ASSETS
 from io_managers import layout
 from resources.errors import FabricError
 from resources.model import Model
@@ -22,7 +22,6 @@ build_engine_job = dg.define_asset_job(
 extract_job = dg.define_asset_job(
     "extract",
     selection=dg.AssetSelection.assets(*PARTITIONED_ASSETS),
-    partitions_def=probe_shards,
     description="Probe files in, vectors out, for one shard or a range, with the newest engine.",
 )
 

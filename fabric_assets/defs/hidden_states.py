@@ -17,7 +17,7 @@ from io_managers.delta_io_manager import StageWrite, StageWrites, VectorWrite, V
 from io_managers.delta_table import Committed, content_version, stored_content
 from io_managers.reading import StoredPartitions
 from io_managers.samples import sample_rows
-from io_managers.stored_ids import stored_ids, withdrawn
+from io_managers.stored_ids import ids_to_replace, stored_ids, withdrawn
 from io_managers.tables import EXTRACTION_REQUESTS, HIDDEN_STATES
 from resources.extraction import PartitionVectors
 from resources.extraction_engine import ExtractionEngine
@@ -122,7 +122,9 @@ class _Extractor:
 
     def write(self, part: str, inputs: _Inputs) -> VectorWrite:
         lake, model_key = layout.lake_path(), self.engine.model_key
-        before = _ids(part, model_key) if not inputs.kept else np.zeros(0, dtype=np.uint64)
+        before = np.zeros(0, dtype=np.uint64)
+        if not inputs.kept:
+            before = ids_to_replace(lake, HIDDEN_STATES, part, model_key=model_key)
         clauses: list[Clause] = []
         tokenizer = self.resource.held_tokenizer(self.engine.engine_id) or self.model.open_tokenizer()
 
@@ -143,6 +145,7 @@ class _Extractor:
 
         def describe(committed: Committed) -> reports.Metadata:
             throughput = stream.throughput
+            after = stored_ids(lake, HIDDEN_STATES, part, model_key=model_key) if len(before) else before
             computed = (
                 None
                 if throughput is None
@@ -150,7 +153,9 @@ class _Extractor:
                     throughput=throughput,
                     norms=stream.norms,
                     clauses=clauses,
-                    withdrawn=withdrawn(before, _ids(part, model_key)) if len(before) else 0,
+                    withdrawn=withdrawn(before, stored_ids(lake, HIDDEN_STATES, part, model_key=model_key))
+                    if len(before)
+                    else 0,
                 )
             )
             return partition_report.vectors(
@@ -183,10 +188,6 @@ class _Extractor:
     @cached_property
     def _canary(self) -> CanaryBatch | None:
         return canary_of(self.engine, layout.lake_path())
-
-
-def _ids(part: str, model_key: str) -> np.ndarray:
-    return stored_ids(layout.lake_path(), HIDDEN_STATES, part, model_key=model_key)
 
 
 def _requests_write(part: str, stored: StoredPartitions, engine: EngineRecord) -> StageWrite:

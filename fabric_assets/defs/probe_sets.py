@@ -12,7 +12,7 @@ from io_managers import layout
 from io_managers.delta_io_manager import StageIfChanged, StageWrite, StageWrites
 from io_managers.delta_table import Committed
 from io_managers.reading import StoredPartitions
-from io_managers.stored_ids import stored_ids, withdrawn
+from io_managers.stored_ids import ids_to_replace, stored_ids, withdrawn
 from io_managers.tables import PROBE_SETS
 from resources.probe_files import ProbeSet, Shard, read_shard, survey_shard
 from resources.probe_files.identity import shard_identity
@@ -49,7 +49,7 @@ def _write(part: str) -> StageIfChanged:
 
     def write() -> StageWrite:
         survey = survey_shard(probe_set, shard)
-        before = stored_ids(layout.lake_path(), PROBE_SETS, part)
+        before = ids_to_replace(layout.lake_path(), PROBE_SETS, part)
 
         def describe(committed: Committed) -> dict[str, dg.MetadataValue]:
             gone = withdrawn(before, stored_ids(layout.lake_path(), PROBE_SETS, part)) if len(before) else 0

@@ -10,6 +10,7 @@ import pytest
 from dagster._core.execution.backfill import BulkActionStatus
 
 from fabric_assets import backfills
+from fabric_assets.defs.automation import extract_missing_schedule
 from fabric_assets.registration import withdraw_probe_set
 from io_managers import layout
 from io_managers.reading import read_hidden_states
@@ -45,6 +46,15 @@ def test_what_is_missing_and_stale_is_to_be_done_and_what_is_done_is_not(fabric:
     assert to_do(fabric) == ([], [])
     assert fabric.run("probe_sets", "tokenised_batches", "work_items", partition_key=parts[0]).success
     assert to_do(fabric) == ([], [])
+
+
+def test_a_tick_with_nothing_to_do_says_why_and_one_with_something_asks_for_a_run(fabric: Fabric) -> None:
+    with dg.build_schedule_context(instance=fabric.instance) as context:
+        assert isinstance(asked := extract_missing_schedule(context), dg.SkipReason)
+        assert "there is no engine" in str(asked.skip_message)
+        fabric.register(["a"], format="text")
+        assert fabric.run("engine", "engine_validation_report").success
+        assert isinstance(extract_missing_schedule(context), dg.RunRequest)
 
 
 def test_another_model_makes_everything_missing(fabric: Fabric) -> None:

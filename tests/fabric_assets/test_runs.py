@@ -115,6 +115,22 @@ def test_running_again_opens_no_engine(fabric: Fabric) -> None:
     assert not extraction_engine._opened
 
 
+@pytest.mark.parametrize("table", ["probe_sets", "tokenised_batches", "work_items", "hidden_states"])
+def test_what_is_unchanged_but_damaged_is_made_again(fabric: Fabric, table: str) -> None:
+    [part] = fabric.register(["one", "two"], format="text")
+    assert fabric.extract(part).success
+    _, before = read_hidden_states(part)
+    [file] = (layout.lake_path() / table).rglob("part=*/*.parquet")
+    file.write_bytes(file.read_bytes()[:-1])
+
+    result = fabric.run(*PARTITIONED, partition_key=part)
+
+    assert result.success
+    kept = {asset: metadata(result, asset, part)["already_stored"] for asset in PARTITIONED}
+    assert [asset for asset, was_kept in kept.items() if not was_kept] == [table]
+    np.testing.assert_array_equal(read_hidden_states(part)[1], before)
+
+
 def test_probes_that_went_are_counted_where_they_were(fabric: Fabric) -> None:
     [part] = fabric.register(["one", "two", "three"], format="text")
     assert metadata(fabric.extract(part), "hidden_states", part)["withdrawn"] == 0
