@@ -111,42 +111,26 @@ def contract(clauses: Sequence[Clause]) -> Metadata:
     return {"contract": dg.MetadataValue.table(records)}
 
 
-def accounts(rows: Sequence[Account]) -> Metadata:
-    """Where every probe of each partition went."""
-    records = [
-        dg.TableRecord(
-            {
-                "part": a.part,
-                "probes_in": a.rows_in,
-                "vectors": a.stored,
-                "refused": sum(a.refused.values()),
-                "unaccounted": a.unaccounted,
-            }
-        )
-        for a in rows
-    ]
-    refused: Counter[str] = Counter()
-    for a in rows:
-        refused.update({f"{stage}: {reason}": n for (stage, reason), n in a.refused.items()})
-    return {"accounts": dg.MetadataValue.table(records), "refused": dg.MetadataValue.json(dict(refused))}
+def account(a: Account) -> Metadata:
+    """Where every probe of a partition went."""
+    return {
+        "probes_in": dg.MetadataValue.int(a.rows_in),
+        "vectors": dg.MetadataValue.int(a.stored),
+        "refused": dg.MetadataValue.int(sum(a.refused.values())),
+        "unaccounted": dg.MetadataValue.int(a.unaccounted),
+        "refusals_by_reason": dg.MetadataValue.json({f"{stage}: {why}": n for (stage, why), n in a.refused.items()}),
+    }
 
 
-def scans(rows: Sequence[VectorScan]) -> Metadata:
-    """What reading every stored vector back showed."""
-    records = [
-        dg.TableRecord(
-            {
-                "part": s.part,
-                "rows": s.rows,
-                "non_finite": s.non_finite,
-                "damaged": s.damaged,
-                "shared_vectors": s.shared_vectors,
-                "example": s.example,
-            }
-        )
-        for s in rows
-    ]
-    return {"scan": dg.MetadataValue.table(records)}
+def scan(s: VectorScan) -> Metadata:
+    """What reading every stored vector of a partition back showed."""
+    return {
+        "rows": dg.MetadataValue.int(s.rows),
+        "non_finite": dg.MetadataValue.int(s.non_finite),
+        "damaged": dg.MetadataValue.int(s.damaged),
+        "shared_vectors": dg.MetadataValue.int(s.shared_vectors),
+        "example": dg.MetadataValue.text(s.example or "none"),
+    }
 
 
 def _by_reason(refusals: Sequence[Refusal]) -> dict[str, int]:
