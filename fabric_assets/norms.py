@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from resources.records import payload_elements
+
 STEPS_A_DOUBLING = 32
 DOUBLINGS = 48
 """Norms from 2**-24 to 2**24 are told apart; what lies outside is counted at the ends."""
@@ -43,7 +45,7 @@ class Norms:
         """Counts the rows of `payload`, uint8 [n, width], whose elements are little-endian `dtype`."""
         if not len(payload):
             return
-        elements = _elements(payload, dtype)
+        elements = payload_elements(payload, dtype)
         norms = np.sqrt(np.einsum("ij,ij->i", elements, elements, dtype=np.float64))
         self.vectors += len(norms)
         self._sum += float(norms.sum())
@@ -66,11 +68,3 @@ class Norms:
         counts = np.bincount(places, weights=self._counts[used], minlength=len(edges) - 1)
         pairs = zip(edges[:-1].tolist(), edges[1:].tolist(), counts.astype(int).tolist(), strict=True)
         return [NormBin(*pair) for pair in pairs]
-
-
-def _elements(payload: np.ndarray, dtype: str) -> np.ndarray:
-    """float32 [n, dim]."""
-    payload = np.ascontiguousarray(payload)
-    if dtype == "bfloat16":
-        return (payload.view("<u2").astype(np.uint32) << 16).view(np.float32)
-    return payload.view({"float32": "<f4", "float16": "<f2"}[dtype]).astype(np.float32, copy=False)

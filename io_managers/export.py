@@ -30,7 +30,6 @@ from io_managers.stored_rows import data_files, stored_batches, stored_records
 from io_managers.tables import EXTRACTION_REQUESTS, HIDDEN_STATES
 from io_managers.vectors import (
     ID_COLUMNS,
-    NUMPY_DTYPE,
     PAYLOAD_COLUMNS,
     ROWS_A_BATCH,
     default_model_key,
@@ -125,7 +124,7 @@ def _header(part: str, lake: Path | str, model_key: str) -> Header:
 
 def _write_npy(path: Path, header: Header, batches: Batches) -> None:
     header = replace(header, file_dtype="float16" if header.dtype == "float16" else "float32")
-    kind = NUMPY_DTYPE[header.file_dtype]
+    kind = np.dtype(header.file_dtype).newbyteorder("<").str
     _write_ids(path, header, batches)
     with _whole(path) as file:
         np.lib.format.write_array_header_1_0(file, {"descr": kind, "fortran_order": False, "shape": header.shape})

@@ -21,15 +21,13 @@ from io_managers.places import place
 from io_managers.stored_rows import data_files, stored_batches, stored_models, stored_records
 from io_managers.tables import ENGINES, HIDDEN_STATES
 from io_managers.work_item_rows import HASH_BYTES, binary_rows
-from resources.records import ITEM_SIZE
+from resources.records import ITEM_SIZE, payload_elements
 
 ROWS_A_BATCH = 4096
 ID_COLUMNS = tuple(name for name in HIDDEN_STATES.schema.names if name != "payload")
 
 PAYLOAD_COLUMNS = ("part", "probe_id", "payload_xxh3", "payload")
 """What `payload_matrix` needs of a batch."""
-
-NUMPY_DTYPE = {"float32": "<f4", "float16": "<f2"}
 
 
 def read_hidden_states(
@@ -100,9 +98,7 @@ def payload_matrix(batch: pa.RecordBatch, kind: tuple[str, int], *, as_bits: boo
     _require_hashes(batch, raw)
     if as_bits:
         return raw.view(f"<u{ITEM_SIZE[dtype]}")
-    if dtype == "bfloat16":
-        return (raw.view("<u2").astype(np.uint32) << 16).view(np.float32)
-    return raw.view(NUMPY_DTYPE[dtype])
+    return payload_elements(raw, dtype)
 
 
 def default_model_key(lake: Path | str) -> str:

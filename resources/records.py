@@ -272,6 +272,14 @@ def file_digest(path: Path) -> str:
     return h.hexdigest()
 
 
+def payload_elements(payload: np.ndarray, dtype: str) -> np.ndarray:
+    """The elements of payloads, uint8 [n, dim * item size] of a `dtype` of `ITEM_SIZE`: [n, dim], float32 and float16
+    as they are and without a copy, bfloat16, which numpy lacks, as float32 (exact)."""
+    if dtype == "bfloat16":
+        return (payload.view("<u2").astype(np.uint32) << 16).view(np.float32)
+    return payload.view(np.dtype(dtype).newbyteorder("<"))
+
+
 def token_hash(ids: np.ndarray) -> bytes:
     """xxh3-128 of a sequence's token ids as little-endian int32; 16 bytes."""
     return xxhash.xxh3_128_digest(np.ascontiguousarray(ids, dtype="<i4").data)

@@ -14,6 +14,7 @@ from resources.records import (
     digest,
     extraction_request,
     partition_digest,
+    payload_elements,
     token_hash,
     work_item_digest,
 )
@@ -40,6 +41,20 @@ def test_the_same_bytes_in_other_fields_are_another_digest(one, other):
 @given(fields, fields)
 def test_digests_are_equal_only_for_equal_fields(one, other):
     assert (digest(one) == digest(other)) == (one == other)
+
+
+@pytest.mark.parametrize(
+    ("payload", "dtype", "elements"),
+    [
+        ([[0x00, 0x00, 0x80, 0x3F, 0x00, 0x00, 0x20, 0xC0]], "float32", np.array([[1, -2.5]], dtype=np.float32)),
+        ([[0x00, 0x3C, 0x01, 0x00]], "float16", np.array([[1, 2**-24]], dtype=np.float16)),
+        ([[0x80, 0x3F, 0x20, 0xC0, 0x80, 0x7F]], "bfloat16", np.array([[1, -2.5, np.inf]], dtype=np.float32)),
+    ],
+)
+def test_the_elements_of_a_payload_are_little_endian_and_exact(payload, dtype, elements):
+    found = payload_elements(np.array(payload, dtype=np.uint8), dtype)
+    assert found.dtype == elements.dtype
+    np.testing.assert_array_equal(found, elements)
 
 
 def test_a_token_hash_is_of_the_ids_whatever_their_array():

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from resources.records import payload_elements
+
 ROUNDING = {"float32": 2.0**-19, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 """The least noise floor of a dtype, as a relative distance.
 
@@ -56,7 +58,7 @@ class Vectors:
 
 def decode(raw: np.ndarray, dtype: str) -> Vectors:
     """An engine's output [n, hidden] in its own dtype (bfloat16 as uint16 bits), decoded on the host."""
-    values = (raw.astype(np.uint32) << 16).view(np.float32) if dtype == "bfloat16" else raw.astype(np.float32)
+    values = payload_elements(np.ascontiguousarray(raw).view(np.uint8), dtype).astype(np.float32)
     tiny = float(np.finfo(np.float16 if dtype == "float16" else np.float32).tiny)
     magnitude = np.abs(values)
     return Vectors(
