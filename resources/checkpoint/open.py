@@ -101,15 +101,19 @@ class Checkpoint:
         return self._source.tensor(stored)
 
     def tokenizer(self, policy: TokenizerPolicy) -> Tokenizer:
-        """The checkpoint's tokenizer under `policy`; what the policy leaves open is as the checkpoint says."""
+        """The checkpoint's tokenizer under `policy`; what the policy leaves open is as the checkpoint says.
+
+        Tokens that were added to it may have ids past the embedding's rows, as Gemma 3's image token of the text
+        models has: a probe with such an id is refused when it is tokenised.
+        """
         if isinstance(self._source, GgufModel):
             tokenizer = load_gguf_tokenizer(self._source.file, policy)
         else:
             tokenizer = load_folder_tokenizer(self.path, policy)
-        if tokenizer.vocab_size > self.config.vocab_size:
+        if tokenizer.learned_size > self.config.vocab_size:
             raise CheckpointError(
-                f"{self.name} has {tokenizer.vocab_size} tokens and an embedding of {self.config.vocab_size} rows; its "
-                "tokenizer is another model's"
+                f"{self.name} has {tokenizer.learned_size} tokens and an embedding of {self.config.vocab_size} rows; "
+                "its tokenizer is another model's"
             )
         return tokenizer
 

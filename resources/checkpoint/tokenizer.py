@@ -34,6 +34,8 @@ class Tokenizer:
     """xxh3-128, hex, of the vocabulary, how text is cut, and the resolved policy."""
     vocab_size: int
     """One more than the greatest id."""
+    learned_size: int
+    """One more than the greatest id that a text without added tokens can have."""
     special_ids: frozenset[int]
     """Special tokens, and BOS, EOS, padding and unknown."""
     policy: TokenizerPolicy
@@ -50,6 +52,7 @@ class Tokenizer:
         for backend in filter(None, (self._backend, self._other)):
             backend.encode_special_tokens = not self.policy.parse_special and self.policy.chat == "none"
         self.vocab_size = 1 + max(vocabulary.ids.values(), default=-1)
+        self.learned_size = 1 + max(vocabulary.learned_ids.values(), default=-1)
         self._prefix = [vocabulary.bos_id] if self.policy.add_bos else []
         self._suffix = [vocabulary.eos_id] if self.policy.add_eos else []
         self._template = None if self.policy.chat == "none" else ChatTemplate(vocabulary, self.policy)

@@ -71,7 +71,7 @@ class _Files:
             raise CheckpointError(
                 f"{self.path / TOKENIZER_FILE} sets dropout, with which a text has other ids each time"
             )
-        for key in ("split_special_tokens", "fix_mistral_regex", "auto_map"):
+        for key in ("split_special_tokens", "fix_mistral_regex", "auto_map", "do_lower_case"):
             if self.config.get(key):
                 raise CheckpointError(f"{self.path / CONFIG_FILE} sets {key!r}, which may change the ids; not handled")
         wanted, done = self.config.get("add_prefix_space"), _prefixes_space(self.content)
@@ -86,7 +86,7 @@ def _vocabulary(files: _Files) -> Vocabulary:
     special = _named_tokens(files)
     added = _added_tokens(files, special)
     ids = _model_ids(files) | {token["content"]: token["id"] for token in added}
-    framing = _framing(files, special)
+    framing = _framing(files, special, ids)
     bos, eos = special.get("bos_token", framing.before), special.get("eos_token", framing.after)
     doubts = {name: framing.doubt(files, name) for name in ("bos", "eos")}
 
@@ -126,7 +126,7 @@ class _Framing:
         )
 
 
-def _framing(files: _Files, special: Mapping[str, str]) -> _Framing:
+def _framing(files: _Files, special: Mapping[str, str], ids: Mapping[str, int]) -> _Framing:
     before: list[str] = []
     after: list[str] = []
     for step in _steps(files.content.get("post_processor"), "processors"):
@@ -137,12 +137,9 @@ def _framing(files: _Files, special: Mapping[str, str]) -> _Framing:
                 f"{files.path / TOKENIZER_FILE} has a post-processor {step['type']!r}; supported: ByteLevel, "
                 "TemplateProcessing"
             )
-        side = before
-        for piece in step["single"]:
-            if "Sequence" in piece:
-                side = after
-            else:
-                side.append(piece["SpecialToken"]["id"])
+        first, last = _around(files, step, ids)
+        before += first
+        after += last
     for tokens, name in ((before, "bos_token"), (after, "eos_token")):
         if tokens not in ([], [special.get(name, *tokens[:1])]):
             raise CheckpointError(
@@ -150,6 +147,22 @@ def _framing(files: _Files, special: Mapping[str, str]) -> _Framing:
                 "only one BOS before and one EOS behind are handled"
             )
     return _Framing(next(iter(before), None), next(iter(after), None))
+
+
+def _around(files: _Files, step: Mapping[str, Any], ids: Mapping[str, int]) -> tuple[list[str], list[str]]:
+    """The tokens that a TemplateProcessing writes before a text and after it."""
+    path, pieces = files.path / TOKENIZER_FILE, step["single"]
+    texts = [i for i, piece in enumerate(pieces) if "Sequence" in piece]
+    if len(texts) != 1:
+        raise CheckpointError(f"{path} has a post-processor that writes a text {len(texts)} times; expected once")
+    tokens = [piece["SpecialToken"]["id"] for piece in pieces if "SpecialToken" in piece]
+    for token in tokens:
+        if (written := step["special_tokens"][token]["ids"]) != [ids[token]]:
+            raise CheckpointError(
+                f"{path} has a post-processor that writes {token!r} as {written}, and the token has the id "
+                f"{ids[token]}; save the tokenizer again with transformers"
+            )
+    return tokens[: texts[0]], tokens[texts[0] :]
 
 
 def _named_tokens(files: _Files) -> dict[str, str]:
@@ -202,7 +215,7 @@ def _model_ids(files: _Files) -> dict[str, int]:
 
 
 def _chat_template(files: _Files) -> str | None:
-    if (files.path / TEMPLATE_FILE).exists():
+    if _is_there(files.path / TEMPLATE_FILE):
         try:
             return (files.path / TEMPLATE_FILE).read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
@@ -234,4 +247,9 @@ def _steps(part: Mapping[str, Any] | None, several: str) -> list[Mapping[str, An
 
 
 def _optional(path: Path) -> dict[str, Any]:
-    return read_json(path) if path.exists() else {}
+    return read_json(path) if _is_there(path) else {}
+
+
+def _is_there(path: Path) -> bool:
+    """Also a link to nothing, which then can't be read: a hub cache that lost a file means it to be there."""
+    return path.exists() or path.is_symlink()

@@ -37,10 +37,14 @@ class Vocabulary:
     @property
     def ids(self) -> Mapping[str, int]:
         """Every token with its id, added ones included."""
+        return self.learned_ids | {token["content"]: token["id"] for token in self.content["added_tokens"]}
+
+    @property
+    def learned_ids(self) -> dict[str, int]:
+        """The tokens that text is cut into, with their ids; some may be added ones too."""
         found = self.content["model"]["vocab"]
         # A Unigram vocabulary is a list of [token, score].
-        ids = dict(found) if isinstance(found, dict) else {token: i for i, (token, _) in enumerate(found)}
-        return ids | {token["content"]: token["id"] for token in self.content["added_tokens"]}
+        return dict(found) if isinstance(found, dict) else {token: i for i, (token, _) in enumerate(found)}
 
     @property
     def special_ids(self) -> frozenset[int]:

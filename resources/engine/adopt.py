@@ -40,10 +40,10 @@ def adopt_engine(directory: Path, tokenizer: Tokenizer, engines_folder: Path) ->
             f"{directory} has a fabric section: it is one of this project's engines; register it as it is"
         )
     require_raw_path(config)
-    if tokenizer.vocab_size > config.vocab_size:
+    if tokenizer.learned_size > config.vocab_size:
         raise EngineError(
-            f"the tokenizer has {tokenizer.vocab_size} tokens and the engine in {directory} takes {config.vocab_size}; "
-            "name the model that the engine was built from"
+            f"the tokenizer has {tokenizer.learned_size} tokens and the engine in {directory} takes "
+            f"{config.vocab_size}; name the model that the engine was built from"
         )
     engines_folder.mkdir(parents=True, exist_ok=True)
     building = Path(tempfile.mkdtemp(prefix=".building-", dir=engines_folder))

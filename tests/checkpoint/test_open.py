@@ -1,6 +1,7 @@
 """Names and paths in, weights in transformers' layout out."""
 
 import importlib.util
+import json
 import shutil
 
 import gguf
@@ -16,6 +17,8 @@ from resources.checkpoint.safetensors_folder import SafetensorsFolder
 from resources.errors import CheckpointError
 from tests.checkpoint.architectures.references import CHECKPOINTS
 from tests.tiny import tiny_gguf
+
+TOKENIZERS = CHECKPOINTS.parent / "tokenizers"
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +70,20 @@ def test_a_tokenizer_with_more_tokens_than_the_embedding_has_rows_is_refused(tmp
     open_checkpoint(str(path)).tokenizer(TokenizerPolicy()).save(tmp_path / "small")
     with pytest.raises(CheckpointError, match="small has 273 tokens and an embedding of 160 rows"):
         open_checkpoint(str(tmp_path / "small")).tokenizer(TokenizerPolicy())
+
+
+def test_a_token_may_be_added_past_the_embedding_s_rows(tmp_path):
+    folder = shutil.copytree(TOKENIZERS / "qwen", tmp_path / "small")
+    shutil.copytree(CHECKPOINTS / "llama2", folder, dirs_exist_ok=True)
+    weights = load_file(folder / "model.safetensors")
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        weights[name] = np.resize(weights[name], (424, 32))
+    save_file(weights, folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 424}))
+    tokenizer = open_checkpoint(str(folder)).tokenizer(TokenizerPolicy())
+    plain, past = tokenizer.encode(["a cat", "a cat</think>"])
+    assert plain.max() < 424 == past.max()
 
 
 @pytest.mark.parametrize("shape", [(160, 5), (161, 32), (32,)])

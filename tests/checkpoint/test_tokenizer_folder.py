@@ -25,6 +25,19 @@ def encoded(tokenizer, probes):
     return [ids.tolist() for ids in tokenizer.encode_probes(probes)]
 
 
+def framing(token, *texts, ids=(2,)):
+    """A post-processor that writes `token`, then each of `texts`."""
+    return {
+        "type": "TemplateProcessing",
+        "single": [
+            {"SpecialToken": {"id": token, "type_id": 0}},
+            *({"Sequence": {"id": text, "type_id": 0}} for text in texts),
+        ],
+        "pair": [],
+        "special_tokens": {token: {"id": token, "ids": list(ids), "tokens": [token]}},
+    }
+
+
 def messages(chat):
     return tuple(Message(**message) for message in chat)
 
@@ -208,6 +221,10 @@ def test_a_chat_without_a_template_is_refused():
     ("mistral", {"tokenizer_config": {"add_prefix_space": False}}, "'add_prefix_space' of .* is False"),
     ("gemma", {"tokenizer_config": {"bos_token": "<eos>"}}, r"puts \['<bos>'\] around a text, and its bos_token"),
     ("gemma", {"tokenizer": {"post_processor": {"type": "BertProcessing"}}}, "post-processor 'BertProcessing'"),
+    ("gemma", {"tokenizer": {"post_processor": framing("<bos>", "A", ids=[0])}}, r"writes '<bos>' as \[0\], and .* 2;"),
+    ("gemma", {"tokenizer": {"post_processor": framing("<bos>")}}, "writes a text 0 times; expected once"),
+    ("gemma", {"tokenizer": {"post_processor": framing("<bos>", "A", "A")}}, "writes a text 2 times; expected once"),
+    ("gemma", {"tokenizer_config": {"do_lower_case": True}}, "sets 'do_lower_case'"),
     ("gemma", {"tokenizer": {"model": None}}, "is no tokenizer of the tokenizers library"),
     ("gemma", {"tokenizer": {"normalizer": {"type": "Unheard"}}}, "cannot be built"),
     ("gpt2", {"tokenizer_config": {"added_tokens_decoder": {"5": {"content": "<new>"}}}}, "gives '<new>' the id"),
@@ -216,6 +233,15 @@ def test_a_chat_without_a_template_is_refused():
 def test_what_is_not_handled_is_refused_by_name(copied, name, changes, sentence):
     with pytest.raises(CheckpointError, match=sentence):
         load_folder_tokenizer(copied(name, **changes), TokenizerPolicy())
+
+
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "chat_template.jinja"])
+def test_a_link_to_a_file_that_is_gone_is_not_taken_for_no_file(copied, file):
+    folder = copied("qwen")
+    (folder / file).unlink(missing_ok=True)
+    (folder / file).symlink_to(folder / "gone")
+    with pytest.raises(CheckpointError, match=f"{file} cannot be read"):
+        load_folder_tokenizer(folder, TokenizerPolicy())
 
 
 def test_dropout_is_refused(copied):
