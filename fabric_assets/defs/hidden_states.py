@@ -153,9 +153,7 @@ class _Extractor:
                     throughput=throughput,
                     norms=stream.norms,
                     clauses=clauses,
-                    withdrawn=withdrawn(before, stored_ids(lake, HIDDEN_STATES, part, model_key=model_key))
-                    if len(before)
-                    else 0,
+                    withdrawn=withdrawn(before, after),
                 )
             )
             return partition_report.vectors(
