@@ -143,6 +143,12 @@ class DecoderConfig:
     residual: Residual
 
     @property
+    def reach(self) -> int | None:
+        """How many tokens back a vector can depend on, its own with them; None where a layer sees every token."""
+        seen = [layer.window - 1 for layer in self.layers if layer.window is not None]
+        return 1 + sum(seen) if len(seen) == len(self.layers) else None
+
+    @property
     def num_hidden_layers(self) -> int:
         return len(self.layers)
 

@@ -184,7 +184,9 @@ def _built_already(engines_folder: Path, wanted: Mapping[str, Any], limits: Limi
 
 def _pretrained(checkpoint: Checkpoint, precision: str) -> dict[str, object]:
     config = checkpoint.config
+    bounded = config.reach is not None and config.reach < config.max_position_embeddings
     return {
+        **({"attention_reach": config.reach} if bounded else {}),
         "architecture": config.architecture,
         "dtype": precision,
         "hidden_size": config.hidden_size,

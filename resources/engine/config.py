@@ -49,6 +49,8 @@ class EngineConfig:
     hidden_size: int
     vocab_size: int
     num_hidden_layers: int
+    reach: int | None
+    """How many tokens back a vector can depend on, its own with them, where windows in every layer bound it."""
     limits: Limits
     kv_cache_type: str | None
     """In lower case; None where the configuration does not say."""
@@ -86,6 +88,7 @@ def read_engine_config(directory: Path) -> EngineConfig:
         hidden_size=pretrained.size("hidden_size"),
         vocab_size=pretrained.size("vocab_size"),
         num_hidden_layers=pretrained.size("num_hidden_layers"),
+        reach=pretrained.size("attention_reach", default=None),
         limits=Limits(*(build.size(f) for f in ("max_batch_size", "max_num_tokens", "max_input_len"))),
         kv_cache_type=kv_cache_type.lower().removeprefix("kvcachetype.") if kv_cache_type else None,
         packed=build.get("plugin_config", dict, default={}).get("remove_input_padding") is True,
@@ -238,9 +241,9 @@ class _Fields:
             raise EngineError(f"{self._where}.{name} is {value!r}; expected {kind.__name__}; build the engine again")
         return value
 
-    def size(self, name: str) -> int:
-        value = self.get(name, int)
-        if value < 1:
+    def size(self, name: str, **default: Any) -> Any:
+        value = self.get(name, int, **default)
+        if value is not None and value < 1:
             raise EngineError(f"{self._where}.{name} is {value}; expected at least 1; build the engine again")
         return value
 

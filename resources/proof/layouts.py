@@ -10,8 +10,9 @@ real work has them, that it holds for each place in a batch and up to each limit
 - full: as many sequences as can fill the token limit, of similar length.
 - long: one sequence as long as fits.
 
-In full and long a vector must also follow the first half of its sequence, or attention may reach back too little. In
-each of three runs a third of the sequences has its last token changed, another its first half, and a third nothing.
+In full and long a vector must also follow the first half of its sequence, or of the part of it that windows in every
+layer let it depend on, or attention may reach back too little. In each of three runs a third of the sequences has its
+last token changed, another its first half, and a third nothing.
 
 Each fits `resources.packing.most_sequences`, as every planned batch does, and so the plan's profiles: many short
 sequences beside a long one would be padded, inside attention, to many times the token limit. Full and long are few runs
@@ -94,8 +95,11 @@ def micro_layouts() -> tuple[Layout, ...]:
 B_LAST = "B's last token"
 
 
-def large_layouts(limits: Limits) -> tuple[Layout, ...]:
-    """Crowded in three sizes, full and, where full has shorter sequences, long; the most crowded first."""
+def large_layouts(limits: Limits, *, reach: int | None = None) -> tuple[Layout, ...]:
+    """Crowded in three sizes, full and, where full has shorter sequences, long; the most crowded first.
+
+    `reach` is how many tokens back a vector can depend on, its own with them; None is all of them.
+    """
     n = min(limits.max_num_tokens, most_sequences(1, limits))
     longest = min(limits.max_input_len, limits.max_num_tokens)
     layouts = [_crowded("crowded", n, limits, brief=False)]
@@ -103,9 +107,9 @@ def large_layouts(limits: Limits) -> tuple[Layout, ...]:
         _crowded(f"crowded by {fewer}", fewer, limits, brief=True) for fewer in sorted({n - 1, 3}, reverse=True)
     ]
     full = _full_lengths(n, limits)
-    layouts.append(_by_thirds("full", full))
+    layouts.append(_by_thirds("full", full, reach))
     if full.max() < longest:
-        layouts.append(_by_thirds("long", np.array([longest], dtype=np.int32)))
+        layouts.append(_by_thirds("long", np.array([longest], dtype=np.int32), reach))
     return tuple(layouts)
 
 
@@ -128,11 +132,14 @@ def _crowded(name: str, n: int, limits: Limits, *, brief: bool) -> Layout:
     return Layout(name, lengths, tuple(changes))
 
 
-def _by_thirds(name: str, lengths: np.ndarray) -> Layout:
+def _by_thirds(name: str, lengths: np.ndarray, reach: int | None) -> Layout:
     """No vector only ever has to stay, which would let it be of any token that stays."""
     third = np.arange(len(lengths)) % 3
-    halves = lengths // 2
+    seen = lengths if reach is None else np.minimum(lengths, reach)
+    halves = seen // 2
     place = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    # Of the part that is seen; before it, negative.
+    place_seen = place - np.repeat(lengths - seen, lengths)
     changes = []
     for turn in range(3):
         by_last, by_first = third == turn, (third == (turn + 1) % 3) & (halves > 0)
@@ -140,7 +147,7 @@ def _by_thirds(name: str, lengths: np.ndarray) -> Layout:
         if not moves.any():
             continue
         last = np.repeat(by_last, lengths) & (place == np.repeat(lengths - 1, lengths))
-        first = np.repeat(by_first, lengths) & (place < np.repeat(halves, lengths))
+        first = np.repeat(by_first, lengths) & (place_seen >= 0) & (place_seen < np.repeat(halves, lengths))
         what = [
             f"the {tokens} of every third sequence from {np.argmax(of)}"
             for tokens, of in (("last token", by_last), ("first half", by_first))

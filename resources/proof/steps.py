@@ -169,13 +169,13 @@ class Validation:
         self.order_check = check_order(run, tokens, convention, self.config.limits, noise_floor=floor, seed=_SEED)
         if self.order_check is not None:
             self._pass(self.order_check)
-        crowded = large_layouts(self.config.limits)[0]
+        crowded = large_layouts(self.config.limits, reach=self.config.reach)[0]
         self.placement = check_placement(run, crowded, tokens, convention, seed=_SEED)
         self._pass(self.placement)
         pairs = _moving_pairs(self.dependence)
         for profile, limits in enumerate(engine.profiles):
             run = _runner(engine, dtype, profile=profile)
-            for layout in large_layouts(limits):
+            for layout in large_layouts(limits, reach=self.config.reach):
                 self.progress(f"proving a batch of {len(layout.lengths)} sequences and {layout.lengths.sum()} tokens")
                 self._pass(
                     prove(

@@ -17,6 +17,7 @@ CONFIG = EngineConfig(
     hidden_size=64,
     vocab_size=100,
     num_hidden_layers=3,
+    reach=None,
     limits=Limits(max_batch_size=8, max_num_tokens=256, max_input_len=30),
     kv_cache_type="disabled",
     packed=True,

@@ -1,15 +1,18 @@
+import json
 import shutil
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from resources import proof
 from resources.checkpoint import TokenizerPolicy, open_checkpoint
 from resources.engine import build
 from resources.engine.build import build_engine
-from resources.engine.config import read_engine_record
+from resources.engine.config import read_engine_config, read_engine_record
 from resources.errors import EngineError
 from resources.records import Limits
+from tests.checkpoint.architectures.references import CHECKPOINTS
 from tests.tiny import tiny_gguf
 
 LIMITS = Limits(max_batch_size=8, max_num_tokens=64, max_input_len=32)
@@ -34,6 +37,23 @@ def test_what_is_built_from_a_checkpoint_is_proved(checkpoint, tokenizer, tmp_pa
         assert (engine.engine_id, engine.model_key, engine.dtype) == (record.engine_id, record.model_key, precision)
         assert engine.convention.value == "exclusive_end"
         assert engine.extract(tokenizer.encode(["one", "two words"])).shape == (2, checkpoint.config.hidden_size)
+
+
+def test_a_model_whose_windows_end_before_the_longest_sequence_begins_is_proved(tokenizer, tmp_path):
+    folder = shutil.copytree(CHECKPOINTS / "mistral", tmp_path / "mistral")
+    config = json.loads((folder / "config.json").read_text()) | {"vocab_size": tokenizer.vocab_size}
+    (folder / "config.json").write_text(json.dumps(config))
+    weights = load_file(folder / "model.safetensors")
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        weights[name] = np.random.default_rng(1).normal(size=(tokenizer.vocab_size, 32)).astype(np.float32)
+    save_file(weights, folder / "model.safetensors")
+    limits = Limits(max_batch_size=8, max_num_tokens=256, max_input_len=128)
+    windowed = open_checkpoint(str(folder))
+    assert windowed.config.reach == 2 * (24 - 1) + 1
+    record = build_engine(windowed, tokenizer, tmp_path, limits=limits)
+    assert read_engine_config(tmp_path / record.directory).reach == 47
+    with proof.load(tmp_path / record.directory, threads=1) as engine:
+        assert engine.convention.value == "exclusive_end"
 
 
 def test_building_again_keeps_the_engine_and_leaves_nothing_else(checkpoint, tokenizer, tmp_path):
