@@ -14,8 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import pytest
+from unittest.mock import patch
 
 from fabric_assets.cli import fabric as command_line
 from fabric_assets.definitions import defs
@@ -38,30 +37,33 @@ def make_home(folder: Path, *, lines: Sequence[str], shard_rows: int, model: dic
     (folder / "set.txt").write_text("".join(f"{line}\n" for line in lines))
     settings = {"checkpoint": str(checkpoint), **MODEL, **(model or {})}
     (folder / "run.json").write_text(json.dumps({"resources": {"model": {"config": settings}}}))
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("FABRIC_HOME", str(folder / "home"))
+    with patch.dict(os.environ, FABRIC_HOME=str(folder / "home")):
         register = ["register", str(folder / "set.txt"), "--name", "set", "--shard-rows", str(shard_rows)]
         command_line.main(register, standalone_mode=False)
     agree_on_engine(folder, settings)
 
 
-def agree_on_engine(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Builds an engine with these settings of the model, and writes its contract."""
-    run_here(folder, "build_engine", settings)
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("FABRIC_HOME", str(folder / "home"))
+def agree_on_engine(folder: Path, settings: Mapping[str, Any], **build: str) -> None:
+    """Builds an engine with these settings of the model (and of the build), and writes its contract."""
+    run_here(folder, "build_engine", settings, ops={"engine": {"config": build}})
+    with patch.dict(os.environ, FABRIC_HOME=str(folder / "home")):
         write_contract(None)
 
 
-def run_here(folder: Path, job: str, settings: Mapping[str, Any], part: str | None = None) -> None:
+def run_here(
+    folder: Path,
+    job: str,
+    settings: Mapping[str, Any],
+    part: str | None = None,
+    *,
+    ops: Mapping[str, Any] | None = None,
+) -> None:
     """Runs a job in this process, without a broker."""
-    config = {"resources": {"model": {"config": dict(settings)}}}
+    config = {"resources": {"model": {"config": dict(settings)}}, "ops": dict(ops or {})}
     quiet = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("FABRIC_HOME", str(folder / "home"))
-        with open_instance() as instance:
-            resolved = defs().resolve_job_def(job)
-            assert resolved.execute_in_process(instance=instance, run_config=config | quiet, partition_key=part).success
+    with patch.dict(os.environ, FABRIC_HOME=str(folder / "home")), open_instance() as instance:
+        resolved = defs().resolve_job_def(job)
+        assert resolved.execute_in_process(instance=instance, run_config=config | quiet, partition_key=part).success
 
 
 @dataclass
@@ -90,15 +92,18 @@ class Cluster:
         engine = read_engine(self.lake, engine_id=self.contract.engine_id)
         return self.home / "engines" / engine.directory
 
-    def worker(self, engine_dir: Path | None = None, *, name: str = "worker", **environment: str) -> Process:
+    def worker(
+        self, engine_dir: Path | None = None, *options: str, name: str = "worker", **environment: str
+    ) -> Process:
         """Starts `fabric worker`."""
-        call = ["-c", "from fabric_assets.cli import main; main()"]
-        return self.start([*call, "worker", "--engine", str(engine_dir or self.engine_dir)], name, environment)
+        call = ["-c", "from fabric_assets.cli import main; main()", "worker", "--engine"]
+        return self.start([*call, str(engine_dir or self.engine_dir), *options], name, environment)
 
     def run(self, *parts: str, wait_s: float = 60.0, name: str = "run", **environment: str) -> Process:
         """Starts runs of these partitions, one after another; `outcomes` waits for them."""
         config = json.loads((self.folder / "run.json").read_text())
-        config["execution"] = {"config": {"wait_s": wait_s}}
+        if environment.get("FABRIC_BROKER") != "":
+            config["execution"] = {"config": {"wait_s": wait_s}}
         settings = self.folder / f"{name}-settings.json"
         settings.write_text(json.dumps(config))
         return self.start(["-m", "tests.broker.run_parts", str(settings), *parts], name, environment)
@@ -164,9 +169,9 @@ class Process:
         wait_until(lambda: text in self.said() or self.popen.poll() is not None)
         assert text in self.said(), self.said()
 
-    def outcomes(self) -> list[dict[str, Any]]:
+    def outcomes(self, patience_s: float = PATIENCE_S) -> list[dict[str, Any]]:
         """What became of the runs, once all have ended."""
-        code = self.popen.wait(timeout=PATIENCE_S)
+        code = self.popen.wait(timeout=patience_s)
         assert code == 0, self.said()
         return [json.loads(line) for line in self.said().splitlines() if line.startswith('{"part"')]
 
