@@ -7,6 +7,7 @@ process stays as it was whatever the template does. See `chat_worker` for the li
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -113,7 +114,8 @@ class ChatTemplate:
     def _start(self) -> dict[str, Any]:
         """A new worker, and what it says of the template."""
         worker = subprocess.Popen(
-            [sys.executable, "-I", str(Path(__file__).with_name("chat_worker.py"))],
+            [sys.executable, "-s", "-P", str(Path(__file__).with_name("chat_worker.py"))],
+            env=_ENVIRONMENT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -139,6 +141,10 @@ class ChatTemplate:
             "reason": "chat-template-limit",
             "error": f"it took more than {SECONDS:g} s or ended its process (exit status {worker.returncode})",
         }
+
+
+# Of Python's own variables one: the order of a set, which a template may write, must be the same in each process.
+_ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")} | {"PYTHONHASHSEED": "0"}
 
 
 def _stop(worker: subprocess.Popen[bytes]) -> None:

@@ -13,6 +13,7 @@ date, and that Jinja's `random` and `lipsum` are left out, since a text must giv
 from __future__ import annotations
 
 import json
+import re
 import resource
 import signal
 import sys
@@ -59,6 +60,9 @@ def answer(work: Any, seconds: float) -> None:
     sys.stdout.buffer.flush()
 
 
+ADDRESS = re.compile(r"<[^<>]* at 0x[0-9a-f]+>")
+"""What Python says of an object that has no better name."""
+
 _template: jinja2.Template
 
 
@@ -79,7 +83,13 @@ def rendered(setup: dict[str, Any], messages: list[dict[str, Any]]) -> str:
         if length > setup["characters"]:
             raise OverflowError(f"its text has more than {setup['characters']:,} characters")
         pieces.append(piece)
-    return "".join(pieces)
+    text = "".join(pieces)
+    said = "".join(value for message in messages for value in message.values())
+    if strange := set(ADDRESS.findall(text)) - set(ADDRESS.findall(said)):
+        raise ValueError(f"it writes where an object lies ({min(strange)}), which is elsewhere each time")
+    # A template can spell half a surrogate pair, which has no bytes.
+    text.encode()
+    return text
 
 
 class Generation(jinja2.ext.Extension):

@@ -92,6 +92,26 @@ def test_an_attribute_that_the_sandbox_keeps_back_is_nothing(template, text):
     assert template(text).render(HELLO) == ""
 
 
+@pytest.mark.parametrize(("text", "said"), [
+    ("{{ messages | map(attribute='content') }}", "it writes where an object lies (<generator object"),
+    ("{{ 'a' ~ cycler(1) }}", "it writes where an object lies (<jinja2.utils.Cycler object at 0x"),
+    ("{{ '\\ud800' }}", "UnicodeEncodeError"),
+])  # fmt: skip
+def test_a_text_that_is_another_each_time_or_has_no_bytes_is_refused(template, text, said):
+    answer = template(text).render((Message("user", "an <object object at 0x7f00>"),))
+    assert answer.reason == "chat-template-error" and said in answer.detail
+
+
+def test_a_message_may_quote_where_an_object_lies(template):
+    quoted = "<object object at 0x7f00>"
+    assert template("{{ messages[0].content }}").render((Message("user", quoted),)) == quoted
+
+
+def test_a_set_is_written_in_the_same_order_by_every_worker(template):
+    text = "{{ (dict.fromkeys('abcdefgh').keys() - {}.keys()) | list }}"
+    assert len({template(text).render(HELLO) for _ in range(4)}) == 1
+
+
 def test_the_time_of_a_template_is_a_second(template):
     started = time.monotonic()
     with pytest.raises(CheckpointError, match="it took more than 1 s"):
