@@ -10,6 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import dagster as dg
+from dagster._core.definitions.asset_checks.asset_check_evaluation import (
+    AssetCheckEvaluationTargetMaterializationData as TargetMaterialization,
+)
 
 from fabric_assets.reports import Metadata
 
@@ -24,7 +27,11 @@ class Outcome:
 
 
 def evaluations(
-    spec: dg.AssetCheckSpec, outcomes: Mapping[str, Outcome], *, severity: dg.AssetCheckSeverity
+    instance: dg.DagsterInstance,
+    spec: dg.AssetCheckSpec,
+    outcomes: Mapping[str, Outcome],
+    *,
+    severity: dg.AssetCheckSeverity,
 ) -> Iterator[dg.AssetCheckEvaluation | dg.Output[None]]:
     """By partition key; for a `multi_asset_check` to yield. The step fails where a blocking check failed."""
     for part, outcome in outcomes.items():
@@ -33,9 +40,22 @@ def evaluations(
             check_name=spec.name,
             passed=outcome.passed,
             metadata=outcome.metadata,
+            target_materialization_data=_latest(instance, spec.asset_key, part),
             severity=severity,
             description=outcome.description,
             blocking=spec.blocking,
             partition=part,
         )
     yield dg.Output(None, output_name=spec.get_python_identifier())
+
+
+def _latest(instance: dg.DagsterInstance, asset: dg.AssetKey, part: str) -> TargetMaterialization | None:
+    """The materialisation that was looked at; without it the UI takes a result for one of an earlier one."""
+    found = instance.fetch_materializations(dg.AssetRecordsFilter(asset_key=asset, asset_partitions=[part]), limit=1)
+    return next(
+        (
+            TargetMaterialization(storage_id=record.storage_id, run_id=record.run_id, timestamp=record.timestamp)
+            for record in found.records
+        ),
+        None,
+    )

@@ -67,11 +67,11 @@ def hidden_states_checks(
     ]
     scans = [audit.scan_vectors(lake, part, model_key=engine.model_key) for part in parts]
     balanced = {a.part: Outcome(passed=a.balanced, metadata=reports.account(a)) for a in accounts}
-    yield from evaluations(ROWS_ACCOUNTED, balanced, severity=ERROR)
+    yield from evaluations(context.instance, ROWS_ACCOUNTED, balanced, severity=ERROR)
     for spec, severity, count in (
         (ALL_FINITE, ERROR, "non_finite"),
         (PAYLOAD_HASHES, ERROR, "damaged"),
         (DISTINCT_VECTORS, WARN, "shared_vectors"),
     ):
         clean = {s.part: Outcome(passed=getattr(s, count) == 0, metadata=reports.scan(s)) for s in scans}
-        yield from evaluations(spec, clean, severity=severity)
+        yield from evaluations(context.instance, spec, clean, severity=severity)

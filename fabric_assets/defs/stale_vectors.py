@@ -28,7 +28,7 @@ def vectors_current(context: dg.AssetCheckExecutionContext) -> Iterator[dg.Asset
     lake = layout.lake_path()
     stale = {model_key: set(stale_partitions(lake, model_key)) for model_key in stored_models(lake)}
     outcomes = {part: _outcome([m for m, parts in stale.items() if part in parts]) for part in context.partition_keys}
-    yield from evaluations(VECTORS_CURRENT, outcomes, severity=dg.AssetCheckSeverity.WARN)
+    yield from evaluations(context.instance, VECTORS_CURRENT, outcomes, severity=dg.AssetCheckSeverity.WARN)
 
 
 def _outcome(models: list[str]) -> Outcome:
