@@ -72,11 +72,18 @@ def to_do(instance: dg.DagsterInstance) -> ToDo:
     return ToDo(engine, summary(states), together, tuple(failed[:ALONE]))
 
 
-def start(instance: dg.DagsterInstance, graph: Any, work: ToDo, *, model: Mapping[str, Any] | None = None) -> list[str]:
+def start(
+    instance: dg.DagsterInstance,
+    graph: Any,
+    work: ToDo,
+    *,
+    model: Mapping[str, Any] | None = None,
+    tags: Mapping[str, str] | None = None,
+) -> list[str]:
     """Adds the backfills, which the daemon then cuts into runs of ranges; returns their ids.
 
     The runs make tokens and packed batches as the engine was built for. `graph` is the code location's asset graph;
-    `model` are settings of the resource of that name over those.
+    `model` are settings of the resource of that name over those; `tags` are the backfills' beside `TAG`.
     """
     if work.engine is None:
         return []
@@ -94,7 +101,7 @@ def start(instance: dg.DagsterInstance, graph: Any, work: ToDo, *, model: Mappin
             partition_names=[s.part for s in states],
             asset_selection=[dg.AssetKey(name) for name in PARTITIONED_ASSETS],
             backfill_timestamp=time.time(),
-            tags=TAG,
+            tags={**(tags or {}), **TAG},
             dynamic_partitions_store=instance,
             all_partitions=False,
             title=summary(states)[:100],

@@ -19,7 +19,7 @@ from resources.proof.contract import Clause
 from resources.records import EngineRecord, Refusal, WorkItemManifest
 
 TEXT_SHOWN = 80
-ELEMENTS_SHOWN = 4
+ELEMENTS_SHOWN = 3
 BAR = 30
 """Characters of the longest bar of a histogram."""
 
@@ -48,36 +48,42 @@ def vectors(
 ) -> Metadata:
     """Of one partition; numbers that the UI plots over the partitions are of what was computed, and absent where
     nothing was. `refusals` are those of every stage."""
-    shown = reports.rows_written(committed, refusals) | {
-        **reports.columns(HIDDEN_STATES),
-        "model_key": dg.MetadataValue.text(engine.model_key),
-        "engine_id": dg.MetadataValue.text(engine.engine_id),
-        "sequences": dg.MetadataValue.int(sum(m.n_sequences for m in manifest)),
+    # What a person asks first comes first.
+    return reports.rows_written(committed, refusals) | {
         "tokens": dg.MetadataValue.int(sum(m.n_tokens for m in manifest)),
-        "versions_read": dg.MetadataValue.json(dict(versions)),
+        "sequences": dg.MetadataValue.int(sum(m.n_sequences for m in manifest)),
+        **({} if extraction is None else _computed(extraction)),
         "sample_rows": _sample(sample, decode),
+        **({} if extraction is None else reports.contract(extraction.clauses)),
+        "engine_id": dg.MetadataValue.text(engine.engine_id),
+        "model_key": dg.MetadataValue.text(engine.model_key),
+        "versions_read": dg.MetadataValue.json(dict(versions)),
+        **reports.columns(HIDDEN_STATES),
     }
-    return shown if extraction is None else shown | _computed(extraction)
 
 
 def _computed(extraction: Extraction) -> Metadata:
     throughput, norms = extraction.throughput, extraction.norms
     shown = {
         "tokens_computed": dg.MetadataValue.int(throughput.tokens),
-        "seconds": dg.MetadataValue.float(throughput.seconds),
-        "tokens_per_second_average": dg.MetadataValue.float(throughput.average_tokens_per_second),
-        "tokens_per_second_peak": dg.MetadataValue.float(throughput.peak_tokens_per_second),
+        "seconds": _figure(throughput.seconds),
+        "tokens_per_second_average": _figure(throughput.average_tokens_per_second),
+        "tokens_per_second_peak": _figure(throughput.peak_tokens_per_second),
         "withdrawn": dg.MetadataValue.int(extraction.withdrawn),
-        **reports.contract(extraction.clauses),
     }
     if norms.vectors:
         shown |= {
-            "norm_mean": dg.MetadataValue.float(norms.mean),
-            "norm_least": dg.MetadataValue.float(norms.least),
-            "norm_greatest": dg.MetadataValue.float(norms.greatest),
+            "norm_mean": _figure(norms.mean),
+            "norm_least": _figure(norms.least),
+            "norm_greatest": _figure(norms.greatest),
             "norm_histogram": dg.MetadataValue.md(_histogram(norms.histogram())),
         }
     return shown
+
+
+def _figure(x: float) -> dg.MetadataValue:
+    """To six digits: the UI shows every digit that there is."""
+    return dg.MetadataValue.float(float(f"{x:.6g}"))
 
 
 def _histogram(bins: Sequence[NormBin]) -> str:
@@ -94,18 +100,18 @@ def _sample(rows: Sequence[SampleRow], decode: Callable[[Sequence[int]], str]) -
         dg.TableRecord(
             {
                 "probe_id": row.probe_id,
-                "tokens": len(row.token_ids),
                 "text": _cut(decode(row.token_ids.tolist())),
+                "tokens": len(row.token_ids),
                 "gathered_position": row.gathered_position,
                 "gathered_token": decode([int(row.token_ids[row.gathered_position])]),
-                "norm": float(np.linalg.norm(row.vector.astype(np.float64))),
-                "vector": ", ".join(f"{x:.4g}" for x in row.vector[:ELEMENTS_SHOWN].tolist()) + ", ...",
+                "norm": float(f"{np.linalg.norm(row.vector.astype(np.float64)):.6g}"),
+                "vector": ", ".join(f"{x:.3g}" for x in row.vector[:ELEMENTS_SHOWN].tolist()) + ", ...",
             }
         )
         for row in rows
     ]
     kinds = {"tokens": "int", "gathered_position": "int", "norm": "float"}
-    names = ("probe_id", "tokens", "text", "gathered_position", "gathered_token", "norm", "vector")
+    names = ("probe_id", "text", "tokens", "gathered_position", "gathered_token", "norm", "vector")
     schema = dg.TableSchema([dg.TableColumn(name, kinds.get(name, "string")) for name in names])
     return dg.MetadataValue.table(records, schema=schema)
 

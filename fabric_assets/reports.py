@@ -138,9 +138,16 @@ def _by_reason(refusals: Sequence[Refusal]) -> dict[str, int]:
 
 
 def _schema(spec: TableSpec) -> dg.TableSchema:
+    """A column's description says what it is made of: the open-source UI draws no column lineage."""
+    made_of = COLUMN_LINEAGE.get(spec.name, {})
     return dg.TableSchema(
         [
-            dg.TableColumn(f.name, str(f.type), constraints=dg.TableColumnConstraints(nullable=f.nullable))
+            dg.TableColumn(
+                f.name,
+                str(f.type),
+                description=f"made of {'.'.join(made_of[f.name])}" if f.name in made_of else None,
+                constraints=dg.TableColumnConstraints(nullable=f.nullable),
+            )
             for f in spec.schema
         ]
     )

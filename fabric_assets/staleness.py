@@ -41,7 +41,8 @@ def summary(states: Iterable[PartitionState]) -> str:
     """How many partitions there are of each state and reason, as one line."""
     states = list(states)
     counts = Counter(f"{s.state} ({s.reason})" if s.state == "stale" else s.state for s in states)
-    return f"{len(states):,} partitions: " + ", ".join(f"{n:,} {what}" for what, n in sorted(counts.items()))
+    partitions = "1 partition" if len(states) == 1 else f"{len(states):,} partitions"
+    return f"{partitions}: " + ", ".join(f"{n:,} {what}" for what, n in sorted(counts.items()))
 
 
 def _state(part: str, identity: int, probes: Contents, items: Contents, vectors: Contents) -> PartitionState:

@@ -34,7 +34,10 @@ def start_backfill(context: dg.OpExecutionContext, model: Model) -> None:
     """Starts what is missing or stale as a backfill, and says what that is."""
     work = backfills.to_do(context.instance)
     graph = context.repository_def.asset_graph
-    ids = backfills.start(context.instance, graph, work, model=model.model_dump(exclude_defaults=True))
+    settings = model.model_dump(exclude_defaults=True)
+    # The UI then says that the schedule launched them, where one did.
+    tags = {name: value for name, value in context.run.tags.items() if name == "dagster/schedule_name"}
+    ids = backfills.start(context.instance, graph, work, model=settings, tags=tags)
     context.log.info(f"{work.reason}; backfills started: {', '.join(ids) or 'none'}")
     shown = [
         dg.TableRecord({"part": s.part, "state": s.state, "reason": s.reason, "alone": s in work.alone})
