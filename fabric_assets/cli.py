@@ -18,7 +18,7 @@ import click
 import dagster as dg
 
 from fabric_assets.instance import open_instance
-from fabric_assets.options import probe_options, tokenizer_options, tokenizer_settings
+from fabric_assets.options import model_options, model_settings, precision_option, probe_format, probe_options
 from fabric_assets.plan_command import plan_command
 from fabric_assets.registration import add_partitions, sentence, withdraw_probe_set
 from fabric_assets.trace_command import trace_command
@@ -30,7 +30,7 @@ from io_managers.lineage import LineageError
 from resources.engine.backend import choose_backend
 from resources.engine.config import read_engine_config
 from resources.errors import FabricError
-from resources.probe_files import ProbeFormat, ProbeSet, register
+from resources.probe_files import ProbeSet, register
 
 PROGRESS_SECONDS = 5.0
 
@@ -68,33 +68,13 @@ def init() -> None:
 def register_command(probes: Path, **options: Any) -> None:
     """Register a probe file or folder: index it, cut it into shards, add them as Dagster partitions."""
     with open_instance() as instance:
-        probe_set = _register(instance, probes, **options)
+        probe_set = _register(instance, probes, options)
     click.echo(f"{probe_set.describe()}: partitions {_parts_of(probe_set)}")
 
 
 @fabric.command()
 @probe_options
-@click.option(
-    "--model", default=None, help="A folder, a GGUF file or a hub id; unset: FABRIC_MODEL, else the packaged model."
-)
-@tokenizer_options
-@click.option(
-    "--max-tokens", type=click.IntRange(min=2), default=1024, show_default=True, help="Most tokens of one sequence."
-)
-@click.option(
-    "--max-batch-tokens",
-    type=click.IntRange(min=8),
-    default=2048,
-    show_default=True,
-    help="Most tokens of one packed batch.",
-)
-@click.option(
-    "--max-batch-size",
-    type=click.IntRange(min=4),
-    default=64,
-    show_default=True,
-    help="Most sequences of one packed batch.",
-)
+@model_options
 @click.option(
     "--threads", type=click.IntRange(min=1), default=None, help="CPU threads; unset: FABRIC_THREADS, else every core."
 )
@@ -105,13 +85,7 @@ def register_command(probes: Path, **options: Any) -> None:
     show_default=True,
     help="What runs the model. auto: tensorrt where it can run, else onnxruntime on the CPU.",
 )
-@click.option(
-    "--precision",
-    type=click.Choice(["float32", "float16", "bfloat16"]),
-    default="float32",
-    show_default=True,
-    help="Of weights and states; vectors are stored in it, one table for each.",
-)
+@precision_option
 @click.option(
     "--engine",
     "engine_dir",
@@ -121,10 +95,6 @@ def register_command(probes: Path, **options: Any) -> None:
 )
 def extract(
     probes: Path,
-    model: str | None,
-    max_tokens: int,
-    max_batch_tokens: int,
-    max_batch_size: int,
     threads: int | None,
     backend: str,
     precision: str,
@@ -133,16 +103,10 @@ def extract(
 ) -> None:
     """Extract one vector for each probe of PROBES (a file or a folder) into the lake."""
     started = time.monotonic()
-    settings: dict[str, Any] = tokenizer_settings(options) | {
-        "max_input_len": max_tokens,
-        "max_num_tokens": max(max_batch_tokens, max_tokens),
-        "max_batch_size": max_batch_size,
-    }
+    settings = model_settings(options)
     if engine_dir is not None:
         for limit, value in asdict(read_engine_config(engine_dir).limits).items():
             settings[limit] = min(settings[limit], value)
-    if model:
-        settings["checkpoint"] = str(Path(model).resolve()) if Path(model).exists() else model
     run_config = CONSOLE_QUIET | {
         "resources": {
             "model": {"config": settings},
@@ -159,7 +123,7 @@ def extract(
     build = {"engine": {"config": how}}
     definitions = _definitions()
     with open_instance() as instance:
-        probe_set = _register(instance, probes, **options)
+        probe_set = _register(instance, probes, options)
         click.echo(f"{probe_set.describe()}: {len(probe_set.shards)} partition(s)")
         built = _run(definitions, instance, "build_engine", run_config | {"ops": build})
         engine = reading.read_engine(layout.lake_path(), run_id=built)
@@ -207,29 +171,13 @@ fabric.add_command(contract)
 fabric.add_command(worker)
 
 
-def _register(
-    instance: dg.DagsterInstance,
-    probes: Path,
-    *,
-    text_field: str,
-    id_field: str | None,
-    token_ids_field: str | None,
-    messages_field: str | None,
-    file_format: Any,
-    name: str | None,
-    shard_rows: int,
-) -> ProbeSet:
+def _register(instance: dg.DagsterInstance, probes: Path, options: dict[str, Any]) -> ProbeSet:
+    """Registers `probes` as the options of `probe_options` say."""
     probe_set = register(
         probes,
-        name=name,
-        format=ProbeFormat(
-            format=file_format,
-            text_field=text_field,
-            id_field=id_field,
-            token_ids_field=token_ids_field,
-            messages_field=messages_field,
-        ),
-        shard_rows=shard_rows,
+        name=options["name"],
+        format=probe_format(options),
+        shard_rows=options["shard_rows"],
         folder=layout.probes_path(),
         progress=_reading_progress(probes),
     )

@@ -8,13 +8,23 @@ from typing import Any
 
 import click
 
+from resources.probe_files import ProbeFormat
+
 Command = Callable[..., None]
 
-TOKENIZER_SETTINGS = (
-    *("over_long", "add_bos", "add_eos", "parse_special"),
-    *("chat", "chat_date", "chat_variables"),
+_TOKENIZER_FIELDS = ("over_long", "add_bos", "add_eos", "parse_special", "chat", "chat_date", "chat_variables")
+"""Fields of the `model` resource, and options of the same names."""
+
+_FORMAT_FIELDS = ("text_field", "id_field", "token_ids_field", "messages_field")
+"""Fields of `ProbeFormat`, and options of the same names."""
+
+precision_option = click.option(
+    "--precision",
+    type=click.Choice(["float32", "float16", "bfloat16"]),
+    default="float32",
+    show_default=True,
+    help="Of weights and states; vectors are stored in it, one table for each.",
 )
-"""The fields of the `model` resource that `tokenizer_options` set."""
 
 
 def probe_options(command: Command) -> Command:
@@ -49,10 +59,15 @@ def probe_options(command: Command) -> Command:
     )
 
 
-def tokenizer_options(command: Command) -> Command:
-    """The options that say how a probe becomes tokens; `TOKENIZER_SETTINGS` names what they set."""
+def model_options(command: Command) -> Command:
+    """The options that name the model, say how a probe becomes tokens and what one packed batch holds."""
     return _decorated(
         command,
+        click.option(
+            "--model",
+            default=None,
+            help="A folder, a GGUF file or a hub id; unset: FABRIC_MODEL, else the packaged model.",
+        ),
         click.option(
             "--over-long",
             type=click.Choice(["refuse", "truncate_left", "truncate_right"]),
@@ -77,15 +92,48 @@ def tokenizer_options(command: Command) -> Command:
         ),
         click.option("--chat-date", default=None, help="YYYY-MM-DD: today, to a template that asks for the date."),
         click.option("--chat-variables", default=None, help="A JSON object of further variables for the template."),
+        click.option(
+            "--max-tokens",
+            type=click.IntRange(min=2),
+            default=1024,
+            show_default=True,
+            help="Most tokens of one sequence.",
+        ),
+        click.option(
+            "--max-batch-tokens",
+            type=click.IntRange(min=8),
+            default=2048,
+            show_default=True,
+            help="Most tokens of one packed batch.",
+        ),
+        click.option(
+            "--max-batch-size",
+            type=click.IntRange(min=4),
+            default=64,
+            show_default=True,
+            help="Most sequences of one packed batch.",
+        ),
     )
 
 
-def tokenizer_settings(options: dict[str, Any]) -> dict[str, Any]:
-    """Takes what `tokenizer_options` set out of `options`."""
-    settings = {name: options.pop(name) for name in TOKENIZER_SETTINGS}
+def model_settings(options: dict[str, Any]) -> dict[str, Any]:
+    """Takes what `model_options` set out of `options`: the fields of the `model` resource that are not left open."""
+    model, max_tokens = options.pop("model"), options.pop("max_tokens")
+    settings = {name: options.pop(name) for name in _TOKENIZER_FIELDS} | {
+        # A run may have another working directory.
+        "checkpoint": str(Path(model).resolve()) if model and Path(model).exists() else model,
+        "max_input_len": max_tokens,
+        "max_num_tokens": max(options.pop("max_batch_tokens"), max_tokens),
+        "max_batch_size": options.pop("max_batch_size"),
+    }
     if options["messages_field"] and settings["chat"] == "none":
         raise click.UsageError("--messages-field needs --chat turns or --chat generation_prompt")
     return {name: value for name, value in settings.items() if value is not None}
+
+
+def probe_format(options: dict[str, Any]) -> ProbeFormat:
+    """Takes what `probe_options` say of a file's format out of `options`."""
+    return ProbeFormat(format=options.pop("file_format"), **{name: options.pop(name) for name in _FORMAT_FIELDS})
 
 
 def _decorated(command: Command, *options: Callable[[Command], Command]) -> Command:

@@ -10,13 +10,12 @@ import click
 import dagster as dg
 
 from fabric_assets.instance import open_instance
-from fabric_assets.options import probe_options, tokenizer_options, tokenizer_settings
+from fabric_assets.options import model_options, model_settings, precision_option, probe_format, probe_options
 from fabric_assets.plan import SAMPLE, Plan, Rate, plan
 from io_managers import layout
 from io_managers.stored_rows import stored_records
 from io_managers.tables import ENGINES
 from resources.model import Model
-from resources.probe_files import ProbeFormat
 
 PARTITIONS_ASKED = 50
 """Of how many of the last partitions the rate is taken."""
@@ -24,14 +23,8 @@ PARTITIONS_ASKED = 50
 
 @click.command(name="plan")
 @probe_options
-@click.option("--model", default=None, help="As of `fabric extract`.")
-@tokenizer_options
-@click.option("--max-tokens", type=click.IntRange(min=2), default=1024, show_default=True, help="As of extract.")
-@click.option("--max-batch-tokens", type=click.IntRange(min=8), default=2048, show_default=True, help="As of extract.")
-@click.option("--max-batch-size", type=click.IntRange(min=4), default=64, show_default=True, help="As of extract.")
-@click.option(
-    "--precision", type=click.Choice(["float32", "float16", "bfloat16"]), default="float32", show_default=True
-)
+@model_options
+@precision_option
 @click.option(
     "--sample",
     type=click.IntRange(min=1),
@@ -39,35 +32,17 @@ PARTITIONS_ASKED = 50
     show_default=True,
     help="Most rows to tokenise; with more, what they come to is in proportion.",
 )
-def plan_command(
-    probes: Path,
-    model: str | None,
-    max_tokens: int,
-    max_batch_tokens: int,
-    max_batch_size: int,
-    precision: str,
-    sample: int,
-    **options: Any,
-) -> None:
+def plan_command(probes: Path, precision: str, sample: int, **options: Any) -> None:
     """Say what extracting PROBES would come to. A dry run: nothing is registered, tokenised for keeps or computed."""
-    resource = Model(
-        checkpoint=model,
-        max_input_len=max_tokens,
-        max_num_tokens=max(max_batch_tokens, max_tokens),
-        max_batch_size=max_batch_size,
-        **tokenizer_settings(options),
-    )
+    model = Model(**model_settings(options))
     found = plan(
         probes,
-        format=ProbeFormat(
-            format=options["file_format"],
-            **{name: options[name] for name in ("text_field", "id_field", "token_ids_field", "messages_field")},
-        ),
+        format=probe_format(options),
         shard_rows=options["shard_rows"],
-        model=resource,
+        model=model,
         precision=precision,
         home=layout.home(),
-        rate=_measured_rate(resource.open_checkpoint().digest, precision),
+        rate=_measured_rate(model.open_checkpoint().digest, precision),
         sample=sample,
     )
     click.echo("\n".join(_lines(found)))
