@@ -12,10 +12,8 @@ from resources.checkpoint import Tokenizer, TokenizerPolicy, open_checkpoint
 from resources.engine.adopt import adopt_engine
 from resources.engine.config import FOREIGN_PLAN
 from resources.errors import EngineError, EngineRefused
-from resources.records import Limits
 from tests import zoo
-from tests.engine import stand_in as fake
-from tests.engine.stand_in import StandIn
+from tests.engine.stand_in import StandIn, write_plan
 from tests.tiny import tiny_gguf
 
 
@@ -24,11 +22,7 @@ def foreign(tmp_path, monkeypatch) -> Path:
     """A TensorRT-LLM engine as its builder leaves it: a configuration and a plan, and no tokenizer."""
     StandIn().install(monkeypatch)
     directory = tmp_path / "theirs"
-
-    def to_plan(graph: Path, plan: Path, limits: Limits) -> None:
-        fake.write_plan(graph, plan, limits, on_host=())
-
-    zoo.write_foreign_engine(directory, to_plan=to_plan)
+    zoo.write_foreign_engine(directory, to_plan=write_plan)
     for path in directory.glob("tokenizer*"):
         path.unlink()
     return directory

@@ -8,12 +8,8 @@ from resources.engine.bindings import classify
 from resources.engine.config import read_engine_config
 from resources.engine.onnxruntime_backend import OnnxRuntimeBackend
 from resources.errors import EngineError
-from resources.packing import pack
-from resources.records import GatherConvention
 from tests import zoo
-
-INPUTS = ["input_ids", "position_ids", "last_token_ids", "padded_index", "packed_index"]
-TENSORS = [*INPUTS, "hidden_states"]
+from tests.engine.batches import INPUTS, TENSORS, batch
 
 
 class Recording:
@@ -45,11 +41,6 @@ def opened(directory, **how) -> tuple[Engine, Recording]:
     engine = Engine(recording, classify(recording.tensors(), config), config)
     recording.calls.clear()
     return engine, recording
-
-
-def batch(*lengths: int):
-    random = np.random.default_rng(sum(lengths))
-    return pack([random.integers(3, 200, n) for n in lengths], GatherConvention.EXCLUSIVE_END)
 
 
 def test_every_batch_makes_every_call_in_the_one_right_order(directory):

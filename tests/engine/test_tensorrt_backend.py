@@ -17,15 +17,12 @@ from resources.engine.build import build_engine
 from resources.engine.config import FOREIGN_PLAN, read_engine_config
 from resources.engine.cuda_memory import COUNTS
 from resources.errors import EngineError, EngineRefused
-from resources.packing import pack
-from resources.records import GatherConvention, Limits
+from resources.records import Limits
 from tests import zoo
 from tests.engine import stand_in as fake
+from tests.engine.batches import INPUTS, TENSORS, batch
 from tests.engine.stand_in import NOTHING, StandIn
 from tests.tiny import tiny_gguf
-
-INPUTS = ["input_ids", "position_ids", "last_token_ids", "padded_index", "packed_index"]
-TENSORS = [*INPUTS, "hidden_states"]
 
 
 @pytest.fixture
@@ -55,11 +52,6 @@ def opened(directory: Path) -> Engine:
     config = read_engine_config(directory)
     backend = open_backend(directory, config)
     return Engine(backend, classify(backend.tensors(), config), config)
-
-
-def batch(*lengths: int):
-    random = np.random.default_rng(sum(lengths))
-    return pack([random.integers(3, 200, n) for n in lengths], GatherConvention.EXCLUSIVE_END)
 
 
 @pytest.mark.parametrize("kind", ["exclusive-end", "inclusive-end"])

@@ -8,20 +8,14 @@ import numpy as np
 
 from io_managers import layout
 from io_managers.reading import read_engine, read_hidden_states
-from resources.records import Limits
 from tests import zoo
-from tests.engine import stand_in as fake
-from tests.engine.stand_in import StandIn
+from tests.engine.stand_in import StandIn, write_plan
 from tests.fabric_assets.conftest import Fabric
 
 
 def test_its_vectors_are_stored_with_their_lineage(fabric: Fabric, tmp_path: Path, monkeypatch) -> None:
     StandIn().install(monkeypatch)
-
-    def to_plan(graph: Path, plan: Path, limits: Limits) -> None:
-        fake.write_plan(graph, plan, limits, on_host=())
-
-    zoo.write_foreign_engine(tmp_path / "theirs", to_plan=to_plan)
+    zoo.write_foreign_engine(tmp_path / "theirs", to_plan=write_plan)
     for path in (tmp_path / "theirs").glob("tokenizer*"):
         path.unlink()
     [part] = fabric.register(["one", "the other", "one"], format="text")
