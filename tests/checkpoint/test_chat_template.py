@@ -1,6 +1,5 @@
 """A chat template is a program that came with a checkpoint: it gives transformers' text, and can do no harm."""
 
-import json
 import resource
 import time
 from dataclasses import replace
@@ -170,24 +169,3 @@ def test_the_template_and_its_policy_are_part_of_the_identity(vocabulary):
     assert len({turns, identity("b", chat="turns"), identity("a", chat="generation_prompt"), identity("a"),
                 identity("a", chat="turns", chat_date="2024-07-26")}) == 5  # fmt: skip
     assert identity("a") == identity("b")
-
-
-@pytest.mark.parametrize(("policy", "sentence"), [
-    ({"chat": "always"}, "chat is 'always'; expected one of"),
-    ({"chat_date": "2024-07-26"}, "chat is 'none'; set chat too"),
-    ({"chat_variables": '{"a": 1}'}, "chat is 'none'; set chat too"),
-    ({"chat": "turns", "chat_date": "26 July"}, "expected a day such as"),
-    ({"chat": "turns", "chat_variables": "{"}, "which is no JSON"),
-    ({"chat": "turns", "chat_variables": "[]"}, "expected a JSON object"),
-    ({"chat": "turns", "over_long": "truncate_right"}, "cut off the end of the last turn"),
-    ({"chat": "turns", "max_tokens": 1}, "leaves no room"),
-])  # fmt: skip
-def test_a_policy_of_a_chat_that_makes_no_sense_is_refused(policy, sentence):
-    with pytest.raises(ConfigurationError, match=sentence):
-        TokenizerPolicy(**policy)
-
-
-def test_a_policy_without_a_chat_is_recorded_as_before_there_were_chats():
-    assert json.dumps(TokenizerPolicy(add_bos=True).record()) == (
-        '{"add_bos": true, "add_eos": null, "parse_special": true, "over_long": "refuse", "max_tokens": 2048}'
-    )

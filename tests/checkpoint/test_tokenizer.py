@@ -106,16 +106,6 @@ def test_given_ids_without_bos_are_cut_to_the_whole_limit(checkpoint):
     assert fitted.tolist() == [16, 17, 18, 19]
 
 
-@pytest.mark.parametrize(("policy", "sentence"), [
-    ({"over_long": "cut"}, "over_long is 'cut'; expected one of"),
-    ({"max_tokens": 0}, "max_tokens is 0"),
-    ({"max_tokens": 2, "add_bos": True, "add_eos": True}, "leaves no room"),
-])  # fmt: skip
-def test_a_policy_that_makes_no_sense_is_refused(policy, sentence):
-    with pytest.raises(ConfigurationError, match=sentence):
-        TokenizerPolicy(**policy)
-
-
 def test_a_token_that_the_checkpoint_does_not_name_cannot_be_added(tmp_path):
     checkpoint = open_checkpoint(str(tiny_gguf(tmp_path / "m.gguf", without=("tokenizer.ggml.bos_token_id",))))
     with pytest.raises(ConfigurationError, match="add_bos is set, but the checkpoint names no such token"):
