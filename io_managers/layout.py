@@ -1,6 +1,7 @@
 """Where a home keeps what runs make: the lake, engines, registered probe files, reports and scratch files.
 
-Contract: one variable, FABRIC_HOME, moves all of it. Nothing here makes a folder.
+Contract: one variable, FABRIC_HOME, moves all of it; FABRIC_LAKE and FABRIC_CONTRACT one thing each. Nothing here makes
+a folder.
 """
 
 from __future__ import annotations
