@@ -18,6 +18,7 @@ from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
 from dagster._core.storage.partition_status_cache import AssetPartitionStatus
 from dagster._core.utils import make_new_backfill_id
 
+from fabric_assets import cluster
 from fabric_assets.defs.partitions import PARTITIONED_ASSETS, probe_shards
 from fabric_assets.registered import registered_identities
 from fabric_assets.staleness import PartitionState, partition_states, summary
@@ -49,9 +50,9 @@ class ToDo:
 
 
 def to_do(instance: dg.DagsterInstance) -> ToDo:
-    """What is missing or stale now, of the newest engine's model; reads digests only."""
+    """What is missing or stale now, of the newest engine's model, or the contract's; reads digests only."""
     lake = layout.lake_path()
-    engine = find_engine(lake)
+    engine = find_engine(lake, engine_id=cluster.engine_id())
     if engine is None:
         return ToDo(None, "there is no engine; materialise engine and engine_validation_report")
     verdict = latest_verdict(lake, engine.engine_id)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from functools import lru_cache
+from pathlib import Path
 
 from io_managers import layout
 from resources.broker.contract import Contract, read_contract
@@ -32,9 +34,19 @@ def broker_url() -> str | None:
 
 
 def contract() -> Contract | None:
-    """The contract of this code location, or None where none was written yet."""
-    path = layout.contract_path()
+    """The contract of this code location, or None where none was written yet. A process reads it once."""
+    return _contract_at(layout.contract_path())
+
+
+@lru_cache(maxsize=1)
+def _contract_at(path: Path) -> Contract | None:
     return read_contract(path) if path.exists() else None
+
+
+def engine_id() -> str | None:
+    """The engine of the contract: with a broker only that one's workers take work. None where any may be used."""
+    agreed = contract() if broker_url() else None
+    return None if agreed is None else agreed.engine_id
 
 
 def engine_tags() -> dict[str, str]:

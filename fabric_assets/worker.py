@@ -37,7 +37,9 @@ def serve(engine_dir: Path, *, gpu: int | None, contract_file: Path | None, thre
     from resources.broker.gate import ForeignWork, run_worker, worker_name
     from resources.broker.steps import StepOrder, perform
 
-    agreed = read_contract(contract_file or layout.contract_path())
+    if contract_file is not None:
+        os.environ["FABRIC_CONTRACT"] = str(contract_file.absolute())
+    agreed = cluster.contract() or read_contract(layout.contract_path())
     if gpu is not None:
         # Before anything opens CUDA: this process then has one device.
         os.environ["CUDA_VISIBLE_DEVICES"] = str(gpu)

@@ -9,7 +9,7 @@ from uuid import uuid4
 import dagster as dg
 from pydantic import Field
 
-from fabric_assets import reports
+from fabric_assets import cluster, reports
 from fabric_assets.defs.partitions import GPU_POOL
 from fabric_assets.engine_contract import checkpoint_at_hand, contract_of
 from io_managers import layout
@@ -47,12 +47,14 @@ class EngineChoice(dg.Config):
     """Which engine extracts."""
 
     engine_id: str | None = Field(
-        default=None, description="Unset: the engine that the run itself built, else the newest one."
+        default=None,
+        description="Unset: the contract's, where a broker has one; the engine that the run itself built; the newest.",
     )
 
     def of(self, engine: EngineRecord) -> EngineRecord:
-        """The engine that is named, else `engine`."""
-        return engine if self.engine_id is None else read_engine(layout.lake_path(), engine_id=self.engine_id)
+        """The engine that is named here or by a broker's contract, else `engine`."""
+        named = self.engine_id or cluster.engine_id()
+        return engine if named is None else read_engine(layout.lake_path(), engine_id=named)
 
 
 def require_built_from(model: Model, engine: EngineRecord) -> None:

@@ -134,8 +134,8 @@ def perform(order: StepOrder, instance: dg.DagsterInstance, run: dg.DagsterRun) 
     if history.starts >= MOST_STARTS:
         sentence = (
             f"{order.step_key} was started {history.starts} times and each time its worker was lost; it is not tried "
-            "again; look at the workers' logs, at the machine's memory and at RabbitMQ's consumer_timeout, then materialise "
-            "the partition alone"
+            "again; look at the workers' logs, at the machine's memory and at RabbitMQ's consumer_timeout, then "
+            "materialise the partition alone"
         )
         report_failure(instance, run, order.step_key, SerializableErrorInfo(sentence, [], "PoisonedStep"))
         return sentence

@@ -206,8 +206,10 @@ def test_a_step_longer_than_many_heartbeats_is_started_once(slow: Cluster) -> No
     "broker", [("consumer_timeout = 3000", "-rabbit channel_tick_interval 1000")], indirect=True, ids=["3 s"]
 )
 def test_a_step_that_the_broker_takes_for_lost_is_stored_once_all_the_same(slow: Cluster) -> None:
-    """Where RabbitMQ's consumer_timeout was left shorter than a step: the broker closes the worker's channel, which ends
-    the worker once its step has ended; the message that comes back is void."""
+    """Where RabbitMQ's consumer_timeout was left shorter than a step: the broker closes the worker's channel.
+
+    The worker ends, once its step has; the message that comes back is void.
+    """
     worker = start_worker(slow)
     [outcome] = slow.run(PART).outcomes()
     assert outcome["success"]
