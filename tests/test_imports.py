@@ -26,7 +26,8 @@ FLOORS = (
 
 SHELLS = {
     "fabric_assets",
-    "resources.broker",
+    "resources.broker.executor",
+    "resources.broker.steps",
     "resources.extraction_engine",
     "resources.model",
     "resources.report_metadata",
