@@ -1,8 +1,9 @@
 """Probes -> token ids, under an explicit policy that is part of the tokenizer's identity.
 
 Contract: the same vocabulary and policy give the same ids and the same `tokenizer_id` everywhere, also after `save` and
-`load_tokenizer`. Ids are what transformers gives for the same checkpoint. BOS and EOS are added here, as the resolved
-policy says, and never by the library. Ids are the truth: nothing is cut as text, or decoded and tokenised again.
+`load_tokenizer`. Ids are what transformers gives for the same checkpoint (docs/tokens.md names the one exception). BOS
+and EOS are added here, as the resolved policy says, and never by the library. Ids are the truth: nothing is cut as
+text, or decoded and tokenised again.
 """
 
 from __future__ import annotations

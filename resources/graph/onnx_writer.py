@@ -94,7 +94,8 @@ class OnnxWriter:
             with np.errstate(over="ignore"):
                 array = np.ascontiguousarray(piece, dtype=precision)
             if not np.isfinite(array).all():
-                raise CheckpointError(f"{name} is not finite in {precision}; use float32, or a sound checkpoint")
+                other = "" if precision == np.float32 else "use float32, or "
+                raise CheckpointError(f"{name} is not finite in {precision}; {other}fetch a sound checkpoint")
             # As bytes: bfloat16 is not numpy's own and has no buffer.
             self._data.write(array.reshape(-1).view(np.uint8).data)
             rows, columns = rows + len(array), array.shape[1:]

@@ -115,11 +115,15 @@ def test_float16_states_too_large_to_square_are_normed_in_float32(tmp_path):
     assert relative_errors(Graph(tmp_path / "m.onnx")(batch), last_states(checkpoint, batch)).max() <= 4e-3
 
 
-@pytest.mark.parametrize(("value", "precision"), [(1e6, "float16"), (np.inf, "float32"), (np.nan, "float32")])
-def test_a_weight_that_is_not_finite_in_the_precision_is_named(tmp_path, value, precision):
+@pytest.mark.parametrize(("value", "precision", "advice"), [
+    (1e6, "float16", "use float32, or fetch"),
+    (np.inf, "float32", "fetch"),
+    (np.nan, "float32", "fetch"),
+])  # fmt: skip
+def test_a_weight_that_is_not_finite_in_the_precision_is_named(tmp_path, value, precision, advice):
     norm = np.full(64, value, dtype=np.float32)
     checkpoint = open_checkpoint(str(tiny_gguf(tmp_path / "m.gguf", tensors={"blk.1.ffn_norm.weight": norm})))
-    with pytest.raises(CheckpointError, match=rf"layers\.1\.mlp_norm\.weight is not finite in {precision}"):
+    with pytest.raises(CheckpointError, match=rf"layers\.1\.mlp_norm\.weight is not finite in {precision}; {advice}"):
         write_packed_graph(checkpoint, tmp_path / "m.onnx", precision=precision)
     assert not (tmp_path / "m.onnx").exists()
 
