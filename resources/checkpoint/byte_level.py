@@ -70,7 +70,9 @@ def byte_level_content(
     ids = {token: i for i, token in enumerate(tokens)}
     for left, right in merges:
         if not {left, right, left + right} <= ids.keys():
-            raise CheckpointError(f"the tokenizer's merges do not fit its vocabulary: {left!r} with {right!r}")
+            raise CheckpointError(
+                f"the tokenizer's merges do not fit its vocabulary: {left!r} with {right!r}; convert it again"
+            )
     special = set(control)
     return {
         "version": "1.0",

@@ -51,7 +51,7 @@ class GgufFile:
         try:
             found = self._reader.fields[key].contents()
         except UnicodeDecodeError as error:
-            raise CheckpointError(f"{key!r} of {self.path} is not UTF-8: {error}") from error
+            raise CheckpointError(f"{key!r} of {self.path} is not UTF-8: {error}; convert the model again") from error
         # bool is a subclass of int, and a flag where a number belongs is a defect.
         kinds = kind if isinstance(kind, tuple) else (kind,)
         if type(found) not in kinds:
@@ -106,7 +106,7 @@ def _parse(path: Path) -> gguf.GGUFReader:
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}; name a .gguf file") from error
     if magic != MAGIC:
-        raise CheckpointError(f"{path} begins with {magic!r}, not with {MAGIC!r}: it is not a GGUF file")
+        raise CheckpointError(f"{path} begins with {magic!r}, not with {MAGIC!r}: it is not a GGUF file; name one")
     try:
         reader = _BoundedReader(path)
     except Exception as error:  # a damaged file makes the parser fail in many ways, and each means the same

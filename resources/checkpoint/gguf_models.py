@@ -50,7 +50,7 @@ class GgufModel:
         try:
             return file_digest(self.path)
         except OSError as error:
-            raise CheckpointError(f"{self.path} cannot be read: {error.strerror}") from error
+            raise CheckpointError(f"{self.path} cannot be read: {error.strerror}; make it readable") from error
 
     def tensor(self, name: str) -> np.ndarray:
         """The tensor `name` of `shapes`: float32, dequantised now and as it was before the conversion."""
@@ -97,7 +97,7 @@ def _read(file: GgufFile) -> tuple[GgufFamily, dict[str, Any]]:
         )
     kind = file.value("general.type", str, "model")
     if kind != "model":
-        raise CheckpointError(f"{file.path} holds a {kind!r}, not a model")
+        raise CheckpointError(f"{file.path} holds a {kind!r}, not a model; name the .gguf file of the model itself")
     if (parts := file.value("split.count", int, 1)) > 1:
         raise CheckpointError(
             f"{file.path} is one of the {parts} files ('split.count') of a model; merge them: llama-gguf-split --merge"

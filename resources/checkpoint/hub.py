@@ -82,7 +82,9 @@ def _downloaded(hub_id: HubId) -> Path:
             f"{hub_id} is gated: accept its terms on the hub, then log in with `hf auth login` or set HF_TOKEN"
         ) from error
     except RevisionNotFoundError as error:
-        raise CheckpointError(f"{hub_id.repository} has no revision {hub_id.revision!r} on the hub") from error
+        raise CheckpointError(
+            f"{hub_id.repository} has no revision {hub_id.revision!r} on the hub; name a branch, tag or commit of it"
+        ) from error
     except RepositoryNotFoundError as error:
         raise CheckpointError(
             f"{str(hub_id)!r} is neither a folder here nor a model on the hub that you may read; mend the name, or log "

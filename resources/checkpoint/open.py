@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from resources.checkpoint.architectures import read_config, read_sources
-from resources.checkpoint.architectures.architecture import as_stored
+from resources.checkpoint.architectures.architecture import Source, as_stored
 from resources.checkpoint.config import DecoderConfig
 from resources.checkpoint.gguf_models import GgufModel
 from resources.checkpoint.hub import fetch, parse_hub_id
@@ -69,9 +69,7 @@ class Checkpoint:
 
     def tensor(self, name: str) -> np.ndarray:
         """The weight `name` of `tensor_specs(config)`: float32, read and dequantised now."""
-        if name not in self._sources:
-            raise CheckpointError(f"{self.name} has no tensor {name!r}; tensor_specs(config) names those of a decoder")
-        source = self._sources[name]
+        source = self._source_of(name)
         return np.ascontiguousarray(source.take(self._source.tensor(source.name)))
 
     def pieces(self, name: str) -> Iterator[np.ndarray]:
@@ -79,7 +77,7 @@ class Checkpoint:
 
         For the embedding, which may be many times as large as a layer.
         """
-        source = self._sources[name]
+        source = self._source_of(name)
         if source.take is as_stored:
             yield from self._source.pieces(source.name)
         else:
@@ -116,6 +114,11 @@ class Checkpoint:
                 "its tokenizer is another model's"
             )
         return tokenizer
+
+    def _source_of(self, name: str) -> Source:
+        if name not in self._sources:
+            raise CheckpointError(f"{self.name} has no tensor {name!r}; tensor_specs(config) names those of a decoder")
+        return self._sources[name]
 
 
 def _default_file() -> Path:

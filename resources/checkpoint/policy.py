@@ -43,7 +43,9 @@ class TokenizerPolicy:
         # A template may write a BOS of its own.
         first = self.add_bos or self.chat != "none"
         if self.max_tokens < 1 + bool(first) + bool(self.add_eos):
-            raise ConfigurationError(f"max_tokens is {self.max_tokens}, which leaves no room for a token of the text")
+            raise ConfigurationError(
+                f"max_tokens is {self.max_tokens}, which leaves no room for a token of the text; raise it"
+            )
         variables = self.variables
         if self.chat == "none" and (self.chat_date is not None or variables):
             raise ConfigurationError("chat_date or chat_variables is set, and chat is 'none'; set chat too")
@@ -61,7 +63,9 @@ class TokenizerPolicy:
         try:
             variables = json.loads(self.chat_variables)
         except ValueError as error:
-            raise ConfigurationError(f"chat_variables is {self.chat_variables!r}, which is no JSON: {error}") from error
+            raise ConfigurationError(
+                f"chat_variables is {self.chat_variables!r}, which is no JSON ({error}); expected a JSON object"
+            ) from error
         if not isinstance(variables, dict):
             raise ConfigurationError(f"chat_variables is {self.chat_variables!r}; expected a JSON object")
         return variables

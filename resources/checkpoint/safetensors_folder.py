@@ -77,7 +77,7 @@ class SafetensorsFolder:
         try:
             files = [(path.name, file_digest(path)) for path in (self.path / CONFIG, *sorted(self._shards))]
         except OSError as error:
-            raise CheckpointError(f"{self.path} cannot be read: {error}") from error
+            raise CheckpointError(f"{self.path} cannot be read: {error}; make it readable") from error
         return digest(part.encode() for file in files for part in file).hex()
 
     def tensor(self, name: str) -> np.ndarray:
@@ -114,7 +114,9 @@ class SafetensorsFolder:
                 found = part[first:end] if self.shapes[name] else file.get_tensor(name).reshape(1)
                 rows = np.ascontiguousarray(found, dtype=np.float32)
             except SafetensorError as error:
-                raise CheckpointError(f"{shard} changed since it was opened: {error}") from error
+                raise CheckpointError(
+                    f"{shard} changed since it was opened: {error}; open the checkpoint again"
+                ) from error
         self._unchanged.require(shard)
         return rows
 
@@ -148,7 +150,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes(), object_pairs_hook=unique)
     except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}; make it readable") from error
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not JSON that can be read: {error}; fetch or save the model again") from error
     if not isinstance(content, dict):

@@ -16,7 +16,7 @@ from typing import Any
 from resources.checkpoint.policy import TokenizerPolicy
 from resources.checkpoint.safetensors_folder import read_json
 from resources.checkpoint.tokenizer import TOKENIZER_FILE, Tokenizer
-from resources.checkpoint.vocabulary import Vocabulary
+from resources.checkpoint.vocabulary import Vocabulary, learned_ids
 from resources.errors import CheckpointError
 
 CONFIG_FILE = "tokenizer_config.json"
@@ -66,10 +66,12 @@ class _Files:
             or not isinstance(model.get("vocab"), dict | list)
             or not isinstance(added, list)
         ):
-            raise CheckpointError(f"{self.path / TOKENIZER_FILE} is no tokenizer of the tokenizers library")
+            raise CheckpointError(
+                f"{self.path / TOKENIZER_FILE} is no tokenizer of the tokenizers library; save it again"
+            )
         if model.get("dropout"):
             raise CheckpointError(
-                f"{self.path / TOKENIZER_FILE} sets dropout, with which a text has other ids each time"
+                f"{self.path / TOKENIZER_FILE} sets dropout, with which a text has other ids each time; take it out"
             )
         for key in ("split_special_tokens", "fix_mistral_regex", "auto_map", "do_lower_case"):
             if self.config.get(key):
@@ -85,7 +87,7 @@ class _Files:
 def _vocabulary(files: _Files) -> Vocabulary:
     special = _named_tokens(files)
     added = _added_tokens(files, special)
-    ids = _model_ids(files) | {token["content"]: token["id"] for token in added}
+    ids = learned_ids(files.content) | {token["content"]: token["id"] for token in added}
     framing = _framing(files, special, ids)
     bos, eos = special.get("bos_token", framing.before), special.get("eos_token", framing.after)
     doubts = {name: framing.doubt(files, name) for name in ("bos", "eos")}
@@ -196,7 +198,7 @@ def _added_tokens(files: _Files, named: Mapping[str, str]) -> list[dict[str, Any
         for content, token_id in _optional(files.path / ADDED_FILE).items():
             flags = _FLAGS | {"normalized": content not in special, "special": content in special}
             added.setdefault(content, {"id": token_id, "content": content, **flags})
-    ids = _model_ids(files)
+    ids = learned_ids(files.content)
     for content in special:
         if content not in added:
             free = 1 + max([*ids.values(), *(token["id"] for token in added.values())], default=-1)
@@ -209,17 +211,14 @@ def _added_tokens(files: _Files, named: Mapping[str, str]) -> list[dict[str, Any
 _FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": True, "special": False}
 
 
-def _model_ids(files: _Files) -> dict[str, int]:
-    vocab = files.content["model"]["vocab"]
-    return dict(vocab) if isinstance(vocab, dict) else {token: i for i, (token, _) in enumerate(vocab)}
-
-
 def _chat_template(files: _Files) -> str | None:
     if _is_there(files.path / TEMPLATE_FILE):
         try:
             return (files.path / TEMPLATE_FILE).read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
-            raise CheckpointError(f"{files.path / TEMPLATE_FILE} cannot be read: {error}") from error
+            raise CheckpointError(
+                f"{files.path / TEMPLATE_FILE} cannot be read: {error}; make it readable UTF-8"
+            ) from error
     found = files.config.get("chat_template")
     if isinstance(found, list):
         found = {template["name"]: template["template"] for template in found}.get("default")

@@ -42,9 +42,7 @@ class Vocabulary:
     @property
     def learned_ids(self) -> dict[str, int]:
         """The tokens that text is cut into, with their ids; some may be added ones too."""
-        found = self.content["model"]["vocab"]
-        # A Unigram vocabulary is a list of [token, score].
-        return dict(found) if isinstance(found, dict) else {token: i for i, (token, _) in enumerate(found)}
+        return learned_ids(self.content)
 
     @property
     def special_ids(self) -> frozenset[int]:
@@ -82,3 +80,10 @@ class Vocabulary:
         tokens = sorted(model["vocab"], key=model["vocab"].__getitem__)
         merges = (" ".join(merge) for merge in model["merges"])
         return [digest(text.encode() for text in texts) for texts in (tokens, merges)]
+
+
+def learned_ids(content: Mapping[str, Any]) -> dict[str, int]:
+    """The tokens of a parsed `tokenizer.json`'s model, added ones apart, with their ids."""
+    found = content["model"]["vocab"]
+    # A Unigram vocabulary is a list of [token, score].
+    return dict(found) if isinstance(found, dict) else {token: i for i, (token, _) in enumerate(found)}

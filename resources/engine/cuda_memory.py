@@ -160,7 +160,7 @@ def _call(name: str, *arguments: Any) -> Any:
     if int(code) != 0:
         # The call's own error stays behind in the thread otherwise, and a later check would report it again.
         runtime.cudaGetLastError()
-        raise EngineError(f"{name} failed: {_described(code)}")
+        raise EngineError(f"{name} failed: {_described(code)}; load the engine again once the device is free and sound")
     return results[0] if len(results) == 1 else tuple(results)
 
 

@@ -62,5 +62,7 @@ def layer_outputs(
         session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         values = session.run(names, inputs)
     except Exception as error:
-        raise EngineError(f"ONNX Runtime could not run {directory / config.plan} layer by layer: {error}") from error
+        raise EngineError(
+            f"ONNX Runtime could not run {directory / config.plan} layer by layer: {error}; build the engine again"
+        ) from error
     return tuple(LayerOutput(name, value) for name, value in zip(names, values, strict=True))

@@ -44,7 +44,9 @@ class OnnxRuntimeBackend:
         try:
             self._session: Any = ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
         except Exception as error:
-            raise EngineError(f"{graph} cannot be opened by ONNX Runtime {ort.__version__}: {error}") from error
+            raise EngineError(
+                f"{graph} cannot be opened by ONNX Runtime {ort.__version__}: {error}; build the engine again"
+            ) from error
         self._limits = limits
         self._binding: Any = self._session.io_binding()
         self._buffers: HostBuffers | None = None
@@ -92,7 +94,9 @@ class OnnxRuntimeBackend:
         try:
             self._session.run_with_iobinding(self._binding)
         except Exception as error:
-            raise EngineError(f"ONNX Runtime could not run the batch: {error}") from error
+            raise EngineError(
+                f"ONNX Runtime could not run the batch: {error}; free memory, or build with smaller limits"
+            ) from error
 
     def copy_out(self, name: str) -> None:
         """Nothing to do: the engine wrote the host array."""

@@ -76,7 +76,7 @@ def read_sources(config: DecoderConfig, shapes: Mapping[str, tuple[int, ...]], *
     if extra:
         raise CheckpointError(
             f"{where} has tensors that a {config.architecture} decoder does not use and that are not handled: "
-            f"{', '.join(extra[:8])}"
+            f"{', '.join(extra[:8])}; use a checkpoint without them"
         )
     return sources
 
