@@ -50,7 +50,7 @@ browser:
 	which chromium chromedriver || apt-get install -qy --no-install-recommends $(CHROMIUM) || \
 	  { apt-get update -q && apt-get install -qy --no-install-recommends $(CHROMIUM); }
 
-soak: $(VENV)/.installed
+soak: $(VENV)/.installed .rabbitmq/.unpacked
 	$(BIN)/python benchmarks/soak.py
 
 clean:

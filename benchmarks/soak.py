@@ -1,6 +1,7 @@
-"""The long tests (`-m soak`): the proof over thousands of right and wrong engines. Writes results/soak.json.
+"""The long tests (`-m soak`): the proof over thousands of right and wrong engines, workers and brokers that are killed.
+Writes results/soak.json, or results/soak_FOLDER.json for those of one folder.
 
-usage: python benchmarks/soak.py
+usage: python benchmarks/soak.py [tests/FOLDER]
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from pathlib import Path
 from machine import describe
 
 ROOT = Path(__file__).parents[1]
-RESULT = Path(__file__).parent / "results" / "soak.json"
+RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> None:
     """Runs the tests and writes what pytest closed with; its exit code is this one's."""
     started = time.monotonic()
-    command = [sys.executable, "-m", "pytest", "-m", "soak", "-q", "--timeout", "3600"]
+    folder = sys.argv[1:]
+    command = [sys.executable, "-m", "pytest", "-m", "soak", "-q", "-rs", "--timeout", "3600", *folder]
     run = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
     print(run.stdout)
     closing = run.stdout.strip().splitlines()[-1] if run.stdout.strip() else ""
@@ -30,7 +32,8 @@ def main() -> None:
         "closing_line": closing,
         "exit_code": run.returncode,
     }
-    RESULT.write_text(json.dumps(result, indent=2) + "\n")
+    name = f"soak_{Path(folder[0]).name}.json" if folder else "soak.json"
+    (RESULTS / name).write_text(json.dumps(result, indent=2) + "\n")
     sys.exit(run.returncode)
 
 

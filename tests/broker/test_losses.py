@@ -21,6 +21,7 @@ from io_managers.delta_table import open_table, table_path
 from io_managers.reading import read_hidden_states
 from io_managers.tables import HIDDEN_STATES
 from resources.broker.app import QueueState, broker_app, send_step
+from resources.broker.gate import REFUSED
 from resources.broker.steps import MOST_STARTS, order_step
 from tests.broker.cluster import ROOT, Cluster, Process, copy_home, make_home, wait_until
 from tests.broker.rabbitmq import RabbitMQ
@@ -101,6 +102,36 @@ def test_a_killed_worker_s_partition_goes_to_one_that_waits(slow: Cluster) -> No
     assert [outcome["success"] for outcome in run.outcomes()] == [True]
     assert_every_row_once(slow)
     assert "done" in second.said()
+
+
+def test_a_worker_that_is_stopped_ends_its_step_first(slow: Cluster) -> None:
+    worker = start_worker(slow)
+    run = slow.run(PART)
+    wait_for_the_middle(slow)
+    worker.popen.terminate()
+
+    [outcome] = run.outcomes()
+
+    assert (outcome["success"], outcome["starts"]) == (True, 1)
+    assert worker.popen.wait(timeout=60) == 0
+    assert_every_row_once(slow)
+    start_worker(slow, "next")
+    wait_until(lambda: slow.state() == QueueState(0, 1))
+    assert_every_row_once(slow)
+
+
+def test_a_worker_that_looks_at_another_dagster_instance_gives_the_step_back_and_ends(slow: Cluster) -> None:
+    elsewhere = copy_home(slow.home, slow.folder / "elsewhere")
+    worker = slow.worker(slow.engine_dir, name="stranger", FABRIC_HOME=str(elsewhere))
+    worker.wait_for("serves")
+    run = slow.run(PART)
+
+    assert worker.popen.wait(timeout=120) == REFUSED
+    assert "is not in this worker's Dagster instance" in worker.said()
+    wait_until(lambda: slow.state() == QueueState(1, 0))
+    start_worker(slow)
+    assert [outcome["success"] for outcome in run.outcomes()] == [True]
+    assert_every_row_once(slow)
 
 
 def test_a_message_delivered_again_after_success_does_nothing(slow: Cluster) -> None:
