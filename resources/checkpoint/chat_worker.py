@@ -78,7 +78,7 @@ def compiled(setup: dict[str, Any]) -> dict[str, Any]:
 def rendered(setup: dict[str, Any], messages: list[dict[str, Any]]) -> str:
     """The text of one chat."""
     pieces, length = [], 0
-    for piece in _template.generate(messages=messages, tools=None, documents=None, **setup["variables"]):
+    for piece in _template.generate({"tools": None, "documents": None, **setup["variables"], "messages": messages}):
         length += len(piece)
         if length > setup["characters"]:
             raise OverflowError(f"its text has more than {setup['characters']:,} characters")

@@ -14,6 +14,9 @@ OverLong = Literal["refuse", "truncate_left", "truncate_right"]
 Chat = Literal["none", "turns", "generation_prompt"]
 
 
+_NO_VARIABLES = {"messages", "add_generation_prompt", "strftime_now"}
+
+
 @dataclass(frozen=True, kw_only=True)
 class TokenizerPolicy:
     """What becomes of a probe on its way to token ids. None leaves a field to the checkpoint."""
@@ -47,6 +50,10 @@ class TokenizerPolicy:
                 f"max_tokens is {self.max_tokens}, which leaves no room for a token of the text; raise it"
             )
         variables = self.variables
+        if taken := sorted(variables.keys() & _NO_VARIABLES):
+            raise ConfigurationError(
+                f"chat_variables sets {taken[0]!r}, which the chat and the policy's own fields say; take it out"
+            )
         if self.chat == "none" and (self.chat_date is not None or variables):
             raise ConfigurationError("chat_date or chat_variables is set, and chat is 'none'; set chat too")
         if self.chat != "none" and self.over_long == "truncate_right":

@@ -101,6 +101,11 @@ def test_a_text_that_is_another_each_time_or_has_no_bytes_is_refused(template, t
     assert answer.reason == "chat-template-error" and said in answer.detail
 
 
+def test_a_variable_may_be_what_transformers_has_a_parameter_for(template):
+    made = template("{{ tools[0].name }}{{ documents is none }}", chat_variables='{"tools": [{"name": "look"}]}')
+    assert made.render(HELLO) == "lookTrue"
+
+
 def test_a_message_may_quote_where_an_object_lies(template):
     quoted = "<object object at 0x7f00>"
     assert template("{{ messages[0].content }}").render((Message("user", quoted),)) == quoted

@@ -17,6 +17,8 @@ from resources.errors import ConfigurationError
     ({"chat_variables": '{"a": 1}'}, "chat is 'none'; set chat too"),
     ({"chat": "turns", "chat_date": "26 July"}, "expected a day such as"),
     ({"chat": "turns", "chat_variables": "{"}, "which is no JSON"),
+    ({"chat": "turns", "chat_variables": '{"add_generation_prompt": true}'}, "sets 'add_generation_prompt', which"),
+    ({"chat": "turns", "chat_variables": '{"messages": []}'}, "sets 'messages', which"),
     ({"chat": "turns", "chat_variables": "[]"}, "expected a JSON object"),
     ({"chat": "turns", "over_long": "truncate_right"}, "cut off the end of the last turn"),
     ({"chat": "turns", "max_tokens": 1}, "leaves no room"),
