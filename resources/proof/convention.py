@@ -15,7 +15,7 @@ import numpy as np
 
 from resources.packing import PackedBatch, pack
 from resources.proof.tokens import Tokens
-from resources.proof.validation import ConventionTrial, Detection, DetectionTrial
+from resources.proof.validation import A, B, ConventionTrial, Detection, DetectionTrial
 from resources.proof.vectors import MOVED, NOISE_CEILING, ROUNDING, Vectors, distances
 from resources.records import GatherConvention, Limits
 
@@ -109,14 +109,14 @@ def _try(run: Run, pair: np.ndarray, dtype: str) -> tuple[DetectionTrial, bool]:
 
 
 def _judge(convention: str, batch: PackedBatch, output: Vectors, floor: float) -> ConventionTrial:
-    separation = 0.0 if output.non_finite else float(distances(output.values[1:2], output.values[2:3])[0])
+    separation = 0.0 if output.non_finite else float(distances(output.values[[A]], output.values[[B]])[0])
     fingerprints = output.fingerprints
     return ConventionTrial(
         convention=convention,
         last_token_ids=tuple(int(i) for i in batch.last_token_ids),
         fingerprints=tuple(float(f) for f in fingerprints),
         separation=separation,
-        consistent=separation > MOVED * floor and bool((fingerprints[1:3] > 0).all()),
+        consistent=separation > MOVED * floor and bool((fingerprints[[A, B]] > 0).all()),
     )
 
 

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from resources.packing import most_sequences
+from resources.proof.validation import MICRO, MICRO_READ_FIRST, A, B
 from resources.records import Limits
 
 
@@ -65,29 +66,28 @@ class Layout:
 def micro_layouts() -> tuple[Layout, ...]:
     """Guard, A of one token, B of two, guard; then the same with B gathered at its first token."""
     lengths = np.array([1, 1, 2, 1], dtype=np.int32)
-    a, b = 1, 2
     return (
         Layout(
-            "micro",
+            MICRO,
             lengths,
             (
-                _change("A's token", [1], lengths, moves=[a], stays=[b]),
-                _change("B's first token", [2], lengths, moves=[b], stays=[a]),
-                _change(B_LAST, [3], lengths, moves=[b], stays=[a]),
-                _change("the guard before A", [0], lengths, moves=[], stays=[a, b]),
-                _change("the guard behind B", [4], lengths, moves=[], stays=[a, b]),
+                _change("A's token", [1], lengths, moves=[A], stays=[B]),
+                _change("B's first token", [2], lengths, moves=[B], stays=[A]),
+                _change(B_LAST, [3], lengths, moves=[B], stays=[A]),
+                _change("the guard before A", [0], lengths, moves=[], stays=[A, B]),
+                _change("the guard behind B", [4], lengths, moves=[], stays=[A, B]),
             ),
             guarded=True,
         ),
         Layout(
-            "micro, B gathered at its first token",
+            MICRO_READ_FIRST,
             lengths,
             (
-                _change("B's first token", [2], lengths, moves=[b], stays=[a]),
-                _change(B_LAST, [3], lengths, moves=[], stays=[a, b]),
+                _change("B's first token", [2], lengths, moves=[B], stays=[A]),
+                _change(B_LAST, [3], lengths, moves=[], stays=[A, B]),
             ),
             guarded=True,
-            read_first=b,
+            read_first=B,
         ),
     )
 

@@ -33,6 +33,8 @@ from resources.proof.samples import Sample, check_samples, sample_probes
 from resources.proof.state_check import advice_if_not_finite, check_states
 from resources.proof.tokens import Tokens
 from resources.proof.validation import (
+    MICRO,
+    B,
     BindingEvidence,
     Dependence,
     Detection,
@@ -258,16 +260,15 @@ def _runner(engine: Engine, dtype: str, *, profile: int | None) -> Run:
 
 def _moving_pairs(dependence: Sequence[Dependence]) -> list[tuple[int, int]]:
     """The pairs of tokens whose exchange moved B's vector at the micro shape, one for each first token."""
-    b = 2
     return list(
         {
             exchange.before: (exchange.before, exchange.after)
             for evidence in dependence
-            if evidence.shape == "micro"
+            if evidence.shape == MICRO
             for experiment in evidence.experiments
             if experiment.change == B_LAST
             for exchange in experiment.exchanges
-            if exchange.noise_floors[b] > MOVED
+            if exchange.noise_floors[B] > MOVED
         }.values()
     )
 

@@ -12,6 +12,13 @@ from dataclasses import asdict, dataclass
 
 from resources.records import Limits
 
+MICRO = "micro"
+MICRO_READ_FIRST = f"{MICRO}, B gathered at its first token"
+"""The shapes of the micro-batch: guard, A, B, guard."""
+
+A, B = 1, 2
+"""The places of its measured sequences."""
+
 
 @dataclass(frozen=True)
 class BindingEvidence:
@@ -168,6 +175,11 @@ class Dependence:
     experiments: tuple[Experiment, ...]
     reason: str | None
     sentence: str | None
+
+    @property
+    def micro(self) -> bool:
+        """Of the micro-batch, of which every exchange of a token is kept."""
+        return self.shape in (MICRO, MICRO_READ_FIRST)
 
 
 @dataclass(frozen=True)

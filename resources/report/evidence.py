@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from resources.proof.validation import Dependence, DetectionTrial, Experiment, ValidationReport
+from resources.proof.validation import MICRO_READ_FIRST, A, B, Dependence, DetectionTrial, Experiment, ValidationReport
 from resources.proof.vectors import MOVED
 from resources.report import svg
 from resources.report.overview import decided_by, words
@@ -76,7 +76,7 @@ def dependence(report: ValidationReport) -> Section | None:
     """Which token was changed, which vectors moved, and by how much; small and then up to every limit."""
     if not report.dependence:
         return None
-    micro = [d for d in report.dependence if d.shape.startswith("micro")]
+    micro = [d for d in report.dependence if d.micro]
     broken = next((d for d in report.dependence if d.reason), None)
     lead = (
         "A vector must move when a token that it can see changes, and must not when any other does. Distances are in "
@@ -95,9 +95,8 @@ def _matrices(micro: list[Dependence]) -> tuple[Plot, ...]:
         for experiment in shape.experiments:
             if not experiment.exchanges:
                 continue
-            early = ", B read at its first token" if "gathered" in shape.shape else ""
-            rows.append(f"{experiment.change}{early}")
-            cells.append([_movement(experiment, sequence) for sequence in (1, 2)])
+            rows.append(_changed(shape, experiment))
+            cells.append([_movement(experiment, sequence) for sequence in (A, B)])
     if not rows:
         return ()
     return (
@@ -107,6 +106,10 @@ def _matrices(micro: list[Dependence]) -> tuple[Plot, ...]:
             "Outlined: stayed, as it must. Red: wrong.",
         ),
     )
+
+
+def _changed(shape: Dependence, experiment: Experiment) -> str:
+    return experiment.change + (" (B read at its first token)" if shape.shape == MICRO_READ_FIRST else "")
 
 
 def _movement(experiment: Experiment, sequence: int) -> tuple[str, Mark]:
@@ -123,11 +126,11 @@ def _exchanges(micro: list[Dependence]) -> Table:
             for exchange in experiment.exchanges:
                 rows.append(
                     row(
-                        experiment.change + (" (B read at its first token)" if "gathered" in shape.shape else ""),
+                        _changed(shape, experiment),
                         f"{exchange.before} → {exchange.after}",
                         *(
                             _exchange(exchange.noise_floors[sequence], experiment.expected[sequence])
-                            for sequence in (1, 2)
+                            for sequence in (A, B)
                         ),
                     )
                 )

@@ -94,8 +94,8 @@ def _steps(report: ValidationReport) -> list[_Step]:
     ran = report.warm_up
     bound = bool(report.bindings)
     shapes = report.dependence
-    micro = tuple(d for d in shapes if d.shape.startswith("micro"))
-    large = tuple(d for d in shapes if not d.shape.startswith("micro"))
+    micro = tuple(d for d in shapes if d.micro)
+    large = tuple(d for d in shapes if not d.micro)
     detection, read, order, placed = report.detection, report.input_check, report.order_check, report.placement
     samples, head, states = report.samples, report.head, report.states
     recorded = "every file has the digest recorded when the engine was built"
