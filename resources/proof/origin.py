@@ -7,7 +7,7 @@ import platform
 from contextlib import suppress
 
 from resources.checkpoint import Tokenizer
-from resources.checkpoint.described import policy_rows
+from resources.checkpoint.policy_words import policy_rows
 from resources.engine.config import EngineConfig
 from resources.proof.validation import Origin
 

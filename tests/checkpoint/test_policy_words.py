@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from resources.checkpoint.described import policy_rows
 from resources.checkpoint.policy import TokenizerPolicy
+from resources.checkpoint.policy_words import policy_rows
 from resources.checkpoint.tokenizer_folder import load_folder_tokenizer
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "tokenizers"
