@@ -10,6 +10,7 @@ import huggingface_hub.constants
 import pytest
 
 from resources.checkpoint.hub import HubId, fetch, parse_hub_id
+from resources.checkpoint.safetensors_folder import SafetensorsFolder
 from resources.errors import CheckpointError
 from tests.checkpoint.test_safetensors_folder import write
 
@@ -107,6 +108,13 @@ def test_a_model_is_fetched_once_and_without_what_could_be_run(hub):
     asked.clear()
     assert fetch(HubId("owner/tiny")) == fetch(HubId("owner/tiny", COMMIT)) == folder
     assert asked == []
+
+
+def test_an_adapter_beside_a_model_is_fetched_too_and_so_refused(hub):
+    files, _, _ = hub
+    files["adapter_config.json"] = b"{}"
+    with pytest.raises(CheckpointError, match="holds an adapter"):
+        SafetensorsFolder(fetch(HubId("owner/tiny")))
 
 
 @pytest.mark.parametrize("lost", ["config.json", "tokenizer_config.json", "model-00002-of-00002.safetensors"])
