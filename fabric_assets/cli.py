@@ -18,7 +18,14 @@ import click
 import dagster as dg
 
 from fabric_assets.instance import open_instance
-from fabric_assets.options import model_options, model_settings, precision_option, probe_format, probe_options
+from fabric_assets.options import (
+    model_options,
+    model_settings,
+    name_option,
+    precision_option,
+    probe_format,
+    probe_options,
+)
 from fabric_assets.plan_command import plan_command
 from fabric_assets.registration import add_partitions, sentence, withdraw_probe_set
 from fabric_assets.trace_command import trace_command
@@ -65,6 +72,7 @@ def init() -> None:
 
 @fabric.command(name="register")
 @probe_options
+@name_option
 def register_command(probes: Path, **options: Any) -> None:
     """Register a probe file or folder: index it, cut it into shards, add them as Dagster partitions."""
     with open_instance() as instance:
@@ -74,6 +82,7 @@ def register_command(probes: Path, **options: Any) -> None:
 
 @fabric.command()
 @probe_options
+@name_option
 @model_options
 @click.option(
     "--threads", type=click.IntRange(min=1), default=None, help="CPU threads; unset: FABRIC_THREADS, else every core."
@@ -172,7 +181,7 @@ fabric.add_command(worker)
 
 
 def _register(instance: dg.DagsterInstance, probes: Path, options: dict[str, Any]) -> ProbeSet:
-    """Registers `probes` as the options of `probe_options` say."""
+    """Registers `probes` as `probe_options` and `name_option` say."""
     probe_set = register(
         probes,
         name=options["name"],

@@ -18,6 +18,8 @@ _TOKENIZER_FIELDS = ("over_long", "add_bos", "add_eos", "parse_special", "chat",
 _FORMAT_FIELDS = ("text_field", "id_field", "token_ids_field", "messages_field")
 """Fields of `ProbeFormat`, and options of the same names."""
 
+name_option = click.option("--name", default=None, help="The probe set's name; unset: from the file's name.")
+
 precision_option = click.option(
     "--precision",
     type=click.Choice(["float32", "float16", "bfloat16"]),
@@ -48,7 +50,6 @@ def probe_options(command: Command) -> Command:
             show_default=True,
             help="auto: by the file's ending.",
         ),
-        click.option("--name", default=None, help="The probe set's name; unset: from the file's name."),
         click.option(
             "--shard-rows",
             type=click.IntRange(min=1),
