@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import dagster as dg
 import numpy as np
@@ -16,7 +16,7 @@ from io_managers.samples import SampleRow
 from io_managers.tables import HIDDEN_STATES
 from resources.extraction import Throughput
 from resources.proof.contract import Clause
-from resources.records import EngineRecord, Refusal, WorkItemManifest
+from resources.records import Attestation, EngineRecord, Refusal, WorkItemManifest
 
 TEXT_SHOWN = 80
 ELEMENTS_SHOWN = 3
@@ -33,6 +33,8 @@ class Extraction:
     clauses: Sequence[Clause]
     withdrawn: int
     """Probes that had a vector before and have none now."""
+    attestation: Attestation
+    """Of the process that computed them."""
 
 
 def vectors(
@@ -70,6 +72,7 @@ def _computed(extraction: Extraction) -> Metadata:
         "tokens_per_second_average": _figure(throughput.average_tokens_per_second),
         "tokens_per_second_peak": _figure(throughput.peak_tokens_per_second),
         "withdrawn": dg.MetadataValue.int(extraction.withdrawn),
+        "attested_by": dg.MetadataValue.json(asdict(extraction.attestation)),
     }
     if norms.vectors:
         shown |= {

@@ -154,6 +154,7 @@ class _Extractor:
                     norms=stream.norms,
                     clauses=clauses,
                     withdrawn=withdrawn(before, after),
+                    attestation=stream.attestation,
                 )
             )
             return partition_report.vectors(

@@ -12,6 +12,9 @@ import pytest
 
 pytest.importorskip("dagster_celery", reason="needs the extra `cluster`")
 
+import dagster as dg
+
+from fabric_assets.instance import open_instance
 from io_managers.reading import read_engine, read_hidden_states
 from io_managers.stored_rows import stored_records
 from io_managers.tables import ATTESTATIONS
@@ -36,6 +39,9 @@ def test_partitions_become_vectors_that_name_the_worker_and_its_contract(cluster
     assert set(ids["attestation_id"]) == {attestation["attestation_id"]}
     assert attestation["contract"] == cluster.contract.digest
     assert str(worker.popen.pid) in attestation["worker"]
+    with patch.dict(os.environ, FABRIC_HOME=str(cluster.home)), open_instance() as instance:
+        shown = instance.get_latest_materialization_event(dg.AssetKey("hidden_states")).asset_materialization.metadata
+    assert shown["attested_by"].value["worker"] == attestation["worker"]
     assert cluster.state() == QueueState(waiting=0, consumers=1)
     assert worker.stop() == 0
 
