@@ -7,7 +7,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -18,12 +17,13 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
-from tests.processes import ROOT, running_daemon, running_webserver
+from tests.processes import running_daemon, running_webserver
 from tests.ui.home import Home, make_home
 from tests.ui.page import Page
 
 EVERY_MINUTE = {"FABRIC_SCHEDULE": "* * * * *"}
 START_S = 120.0
+SCHEDULE = "/locations/fabric/schedules/extract_missing_schedule"
 
 
 @pytest.fixture(scope="session")
@@ -42,29 +42,6 @@ def home(programs: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture(scope="session")
-def address(home: Home) -> Iterator[str]:
-    """Of the web server; the daemon runs beside it. The schedule is off, as a person left it."""
-    environment = home.environment | EVERY_MINUTE
-    stop = ["schedule", "stop", "extract_missing_schedule", "-w", "workspace.yaml"]
-    subprocess.run(
-        [sys.executable, "-m", "dagster", *stop],
-        cwd=ROOT,
-        env=os.environ | environment | {"DAGSTER_HOME": str(home.dagster_home)},
-        check=True,
-        capture_output=True,
-    )
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with ExitStack() as stack:
-        logs = [stack.enter_context((home.folder / f"{name}.log").open("wb")) for name in ("webserver", "daemon")]
-        webserver = stack.enter_context(running_webserver(home.dagster_home, port, environment, logs[0]))
-        stack.enter_context(running_daemon(home.dagster_home, environment, logs[1]))
-        _wait_for(f"http://127.0.0.1:{port}/server_info", webserver)
-        yield f"http://127.0.0.1:{port}"
-
-
-@pytest.fixture(scope="session")
 def browser(programs: tuple[str, str]) -> Iterator[webdriver.Chrome]:
     options = webdriver.ChromeOptions()
     options.binary_location, driver = programs
@@ -73,6 +50,35 @@ def browser(programs: tuple[str, str]) -> Iterator[webdriver.Chrome]:
         options.add_argument(argument)
     with webdriver.Chrome(options=options, service=Service(driver)) as browser:
         yield browser
+
+
+@pytest.fixture(scope="session")
+def address(home: Home, browser: webdriver.Chrome) -> Iterator[str]:
+    """Of the web server; the daemon runs beside it. The schedule is off, as a person left it."""
+    environment = home.environment | EVERY_MINUTE
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    address = f"http://127.0.0.1:{port}"
+    with ExitStack() as stack:
+        logs = [stack.enter_context((home.folder / f"{name}.log").open("wb")) for name in ("webserver", "daemon")]
+        webserver = stack.enter_context(running_webserver(home.dagster_home, port, environment, logs[0]))
+        _wait_for(f"{address}/server_info", webserver)
+        page = Page(browser, address)
+        page.open(SCHEDULE)
+        page.shows("Every minute")
+        page.switch(on=False)
+        stack.enter_context(running_daemon(home.dagster_home, environment, logs[1]))
+        yield address
+
+
+@pytest.fixture(scope="session")
+def scheduled(address: str, browser: webdriver.Chrome) -> None:
+    """The schedule, turned on by a click. The daemon then works while tests look at what was there before."""
+    page = Page(browser, address)
+    page.open(SCHEDULE)
+    page.shows("Every minute", "Schedule has never run")
+    page.switch(on=True)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,11 +11,15 @@ from selenium.common.exceptions import StaleElementReferenceException, TimeoutEx
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.expected_conditions import presence_of_element_located
 from selenium.webdriver.support.ui import WebDriverWait
 
 PATIENCE_S = 30.0
 SHOWN = 3000
 """Characters of a page in a message."""
+
+SETTLED_S = 1.0
+"""What is still sliding or fading in has arrived by then."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,13 @@ class Page:
                 f"{self.browser.current_url} does not show {missing}; it shows: {self.text[:SHOWN]}"
             ) from None
 
+    def no_longer_shows(self, text: str) -> None:
+        """Waits until this cannot be read."""
+        try:
+            WebDriverWait(self.browser, PATIENCE_S).until(lambda _: text not in self.text)
+        except TimeoutException:
+            raise AssertionError(f"{self.browser.current_url} still shows {text!r}: {self.text[:SHOWN]}") from None
+
     def element(self, text: str, *, within: str = "") -> WebElement:
         """Waits for what has just this text, can be seen and, with `within`, lies below an element of that XPath."""
         found: list[WebElement] = []
@@ -66,6 +78,15 @@ class Page:
         self.browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
         element.click()
 
+    def switch(self, *, on: bool) -> None:
+        """Clicks the page's one switch, which is the other way round."""
+        found = presence_of_element_located((By.CSS_SELECTOR, "input[type=checkbox]"))
+        switch = WebDriverWait(self.browser, PATIENCE_S).until(found)
+        assert switch.is_selected() != on
+        # The input itself is drawn by what is around it.
+        switch.find_element(By.XPATH, "..").click()
+        WebDriverWait(self.browser, PATIENCE_S).until(lambda _: switch.is_selected() == on)
+
     def pictures(self) -> list[WebElement]:
         """Every picture that was loaded and drawn: it has a size of its own and one on the page."""
         images = self.browser.find_elements(By.TAG_NAME, "img")
@@ -74,6 +95,7 @@ class Page:
     def screenshot(self, name: str) -> None:
         if folder := os.environ.get("FABRIC_SCREENSHOTS"):
             Path(folder).mkdir(parents=True, exist_ok=True)
+            time.sleep(SETTLED_S)
             self.browser.save_screenshot(str(Path(folder) / f"{name}.png"))
 
 

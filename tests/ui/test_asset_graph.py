@@ -19,10 +19,14 @@ BOX = "const box = arguments[0].closest('foreignObject').getBoundingClientRect()
 
 
 def test_the_asset_graph_shows_every_asset_in_its_group(page: Page) -> None:
-    page.open("/asset-groups", width=2400, height=1700)
+    page.open("/asset-groups", width=1900, height=1560)
     page.shows(*GROUPS)
     ActionChains(page.browser).key_down(Keys.ALT).send_keys("e").key_up(Keys.ALT).perform()
+    page.shows("hidden_states")
+    # The address says now that the groups are open; opened so, the graph fits the window.
+    page.browser.refresh()
     page.shows(*(asset for assets in GROUPS.values() for asset in assets))
+    page.no_longer_shows("Loading...")
     page.screenshot("asset_graph")
     for group, assets in GROUPS.items():
         outer = page.browser.execute_script(BOX, page.element(group, within="//*[local-name()='svg']"))

@@ -13,11 +13,9 @@ pytestmark = pytest.mark.ui
 def test_a_failed_partition_leads_to_the_evidence_of_the_refusal(page: Page, home: Home) -> None:
     page.open(f"/assets/hidden_states?view=partitions&partition={home.parts[0]}")
     page.shows(f"Run {home.refused_extraction[:8]} failed, and did not materialize this asset")
-    page.screenshot("failed_partition")
 
     page.open(f"/runs/{home.refused_extraction}?logs=step%3Ahidden_states")
     page.shows("Failure", "Errored (1)", "STEP_FAILURE", "is refused (wrong-dependence)")
-    page.screenshot("failed_run")
 
     page.click("View full message")
     page.shows(
@@ -38,7 +36,6 @@ def test_a_failed_partition_leads_to_the_evidence_of_the_refusal(page: Page, hom
 def test_a_refused_engine_fails_its_check_and_the_report_is_kept(page: Page, home: Home) -> None:
     page.open(f"/runs/{home.refused_validation}")
     page.shows("Failure", "Errored (1)", "engine_validation_report_convention_proved", "verdict refused")
-    page.screenshot("refused_validation")
     page.open("/assets/engine_validation_report?view=checks&checkDetail=convention_proved")
     page.click("Execution history")
     page.shows("Failed", "Passed")

@@ -10,7 +10,7 @@ import pytest
 from tests.ui.home import Home
 from tests.ui.page import Page
 
-pytestmark = pytest.mark.ui
+pytestmark = [pytest.mark.ui, pytest.mark.usefixtures("scheduled")]
 
 ON_BOTH = (
     "last_token_ids is the exclusive end",
@@ -24,9 +24,9 @@ ON_BOTH = (
 )
 
 
-def test_the_report_shows_verdict_tables_and_plots(page: Page) -> None:
-    page.open("/assets/engine_validation_report?view=events", height=1600)
-    page.shows("verdict proved", *ON_BOTH)
+def test_the_report_shows_verdict_tables_and_plots(page: Page, home: Home) -> None:
+    page.open("/assets/engine_validation_report?view=events", width=1800, height=1500)
+    page.shows("verdict proved", *ON_BOTH, f"page {home.folder / 'home' / 'reports'}")
     page.screenshot("report")
     page.click("[Show Markdown]")
     page.shows("The gather convention", "Proof by dependence", "The same vector in any pack")
