@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 from pathlib import Path
 
 from resources.checkpoint import Tokenizer
@@ -23,7 +22,7 @@ from resources.engine.config import (
     require_raw_path,
     write_adopted_config,
 )
-from resources.engine.folder import put_in_place
+from resources.engine.folder import building_folder, put_in_place
 from resources.errors import EngineError
 from resources.records import EngineRecord
 
@@ -45,9 +44,7 @@ def adopt_engine(directory: Path, tokenizer: Tokenizer, engines_folder: Path) ->
             f"the tokenizer has {tokenizer.learned_size} tokens and the engine in {directory} takes "
             f"{config.vocab_size}; name the model that the engine was built from"
         )
-    engines_folder.mkdir(parents=True, exist_ok=True)
-    building = Path(tempfile.mkdtemp(prefix=".building-", dir=engines_folder))
-    try:
+    with building_folder(engines_folder) as building:
         shutil.copyfile(directory / FOREIGN_PLAN, building / FOREIGN_PLAN)
         tokenizer.save(building)
         write_adopted_config(
@@ -62,5 +59,3 @@ def adopt_engine(directory: Path, tokenizer: Tokenizer, engines_folder: Path) ->
             },
         )
         return read_engine_record(put_in_place(building, engines_folder))
-    finally:
-        shutil.rmtree(building, ignore_errors=True)

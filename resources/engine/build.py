@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -24,7 +23,7 @@ from resources.engine.config import (
     read_engine_record,
     write_engine_config,
 )
-from resources.engine.folder import is_sound, put_in_place
+from resources.engine.folder import building_folder, is_sound, put_in_place
 from resources.errors import EngineError
 from resources.graph import GRAPH_VERSION, Precision, write_packed_graph
 from resources.records import TAP, EngineRecord, Limits, model_key
@@ -68,12 +67,10 @@ def build_engine(
         "graph_version": GRAPH_VERSION,
         **builder.facts(order),
     }
-    engines_folder.mkdir(parents=True, exist_ok=True)
     built = _built_already(engines_folder, {"backend": backend, **provenance}, limits)
     if built is not None:
         return built
-    building = Path(tempfile.mkdtemp(prefix=".building-", dir=engines_folder))
-    try:
+    with building_folder(engines_folder) as building:
         builder.write(order, building / builder.plan)
         tokenizer.save(building)
         write_engine_config(
@@ -85,8 +82,6 @@ def build_engine(
             provenance=provenance,
         )
         return read_engine_record(put_in_place(building, engines_folder))
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,10 @@ named by an engine's id always holds that engine; one that was damaged there is 
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from resources.engine.config import read_engine_config, read_engine_record, require_unchanged
@@ -15,6 +18,17 @@ from resources.errors import EngineError
 
 FOLDER_CHARACTERS = 16
 """An engine's folder is named by this many leading characters of its id."""
+
+
+@contextmanager
+def building_folder(engines_folder: Path) -> Iterator[Path]:
+    """A new folder in `engines_folder` to write an engine in; gone at the end unless it was put in place."""
+    engines_folder.mkdir(parents=True, exist_ok=True)
+    building = Path(tempfile.mkdtemp(prefix=".building-", dir=engines_folder))
+    try:
+        yield building
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
 
 
 def put_in_place(building: Path, engines_folder: Path) -> Path:
