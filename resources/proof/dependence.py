@@ -188,12 +188,12 @@ _Refusal = tuple[str | None, str | None]
 def _unusable(outputs: list[Vectors], layout: Layout, dtype: str) -> _Refusal:
     non_finite = sum(v.non_finite for v in outputs)
     if non_finite:
-        return "non-finite", f"at the {layout.name} shape {non_finite} elements are not finite"
+        return "non-finite", f"in the batch “{layout.name}” {non_finite} elements are not finite"
     ceiling = NOISE_CEILING * ROUNDING[dtype]
     noise = float(distances(outputs[0].values, outputs[-1].values).max()) if layout.repeat else 0.0
     if noise > ceiling:
         return "noisy", (
-            f"at the {layout.name} shape two identical runs differ by {noise:.2g}; expected at most {ceiling:.2g}; "
+            f"in the batch “{layout.name}” two identical runs differ by {noise:.2g}; expected at most {ceiling:.2g}; "
             "build the engine with deterministic kernels"
         )
     return None, None
@@ -206,8 +206,8 @@ def _moved_wrongly(layout: Layout, tallies: list[_Tally]) -> _Refusal:
     if greatest[sequence] <= 1:
         return None, None
     seen = (
-        f"at the {layout.name} shape, changing {worst.change.label} moved the vector of sequence {sequence} by "
-        f"{greatest[sequence]:.3g} noise floors"
+        f"in the batch “{layout.name}”, changing {worst.change.label} moved the vector of sequence {sequence} by "
+        f"{_floors(greatest[sequence])} noise floors"
     )
     if greatest[sequence] <= MOVED:
         return "inconclusive", f"{seen}; expected at most 1, or clearly more; load again on an idle device, or rebuild"
@@ -228,8 +228,8 @@ def _failed_to_move(layout: Layout, tallies: list[_Tally], *, known: bool) -> _R
         sequence = int(np.flatnonzero(still)[0])
         movement = tally.greatest[sequence]
         seen = (
-            f"at the {layout.name} shape, changing {tally.change.label} moved the vector of sequence {sequence} by "
-            f"{movement:.3g} noise floors at most; expected more than {MOVED:g}"
+            f"in the batch “{layout.name}”, changing {tally.change.label} moved the vector of sequence {sequence} by "
+            f"{_floors(movement)} noise floors at most; expected more than {MOVED:g}"
         )
         if movement > 1:
             return "inconclusive", f"{seen}, or nothing at all; build the engine in a wider precision"
@@ -243,3 +243,7 @@ def _failed_to_move(layout: Layout, tallies: list[_Tally], *, known: bool) -> _R
             "last token; check the engine's embedding, and that it gathers by last_token_ids"
         )
     return None, None
+
+
+def _floors(distance: float) -> str:
+    return f"{distance:,.0f}" if distance >= 10 else f"{distance:.3g}"

@@ -119,7 +119,7 @@ def test_a_proven_engine_carries_its_evidence(tmp_path):
 
 def test_a_refusal_says_what_was_seen_expected_and_to_do_and_shows_the_evidence(tmp_path):
     zoo.write_engine("clipped-index", tmp_path)
-    with pytest.raises(EngineRefused, match="at the full shape") as caught:
+    with pytest.raises(EngineRefused, match="in the batch “full”") as caught:
         proof.load(tmp_path, threads=1)
     wrong = [w for d in caught.value.report.dependence for e in d.experiments for w in e.wrong]
     assert "expected" in str(caught.value)
