@@ -1,7 +1,7 @@
 """Runs whose process is gone: failed, and their slots of a pool freed.
 
 A run that was killed holds its slot for ever: Dagster's monitoring frees the slots of runs that ended, and one that was
-started from a terminal never ends (shared notes, dagster.md, the leak under pools).
+started from a terminal never ends (dagster-io/dagster issue 32560).
 """
 
 from __future__ import annotations

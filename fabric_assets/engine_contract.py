@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from io_managers.canary import registered_canary
@@ -10,7 +11,7 @@ from resources.engine.config import FOREIGN
 from resources.errors import FabricError
 from resources.model import Model
 from resources.proof import ProvenEngine
-from resources.proof.contract import CanaryBatch, WorkDescription, check_contract
+from resources.proof.contract import CanaryBatch, WorkDescription, check_contract, work_of
 from resources.proof.validation import Clause
 from resources.proof.vectors import TABLE_TOLERANCE
 from resources.records import EngineRecord
@@ -47,14 +48,13 @@ def checkpoint_at_hand(engine: EngineRecord, model: Model) -> tuple[Checkpoint |
 
 
 def _work(engine: EngineRecord, model: Model | None) -> WorkDescription:
-    limits = engine.limits if model is None else model.limits
-    tokenizer = None if model is None else model.open_tokenizer()
-    return WorkDescription(
-        model_key=engine.model_key,
-        tokenizer_id=engine.tokenizer_id if tokenizer is None else tokenizer.tokenizer_id,
-        hidden_size=engine.hidden_size,
-        dtype=engine.precision,
-        vocab_size=engine.vocab_size if tokenizer is None else tokenizer.vocab_size,
+    if model is None:
+        return work_of(engine)
+    tokenizer, limits = model.open_tokenizer(), model.limits
+    return replace(
+        work_of(engine),
+        tokenizer_id=tokenizer.tokenizer_id,
+        vocab_size=tokenizer.vocab_size,
         max_sequences=limits.max_batch_size,
         max_num_tokens=limits.max_num_tokens,
         max_input_len=limits.max_input_len,

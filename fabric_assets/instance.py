@@ -1,6 +1,6 @@
 """FABRIC_HOME: made once, with a Dagster instance whose database exists before anything runs in parallel.
 
-Of twelve processes that open a fresh instance at once, five fail on SQLite migrations (shared notes, dagster.md), so
+Of twelve processes that open a fresh instance at once, five were seen to fail on SQLite migrations, so
 `initialise` holds a file lock and creates the schema before it returns.
 """
 

@@ -26,7 +26,7 @@ from io_managers.places import Place
 from resources.records import file_digest
 
 ROW_GROUP_BYTES = 4 << 20
-"""The knob that decides the speed of writing and reading (shared notes, delta.md, 1.4)."""
+"""Decides the speed of writing, and of reading one vector; a fixed number of rows would grow with the width."""
 
 FILE_BYTES = 512 << 20
 UNFINISHED = ".tmp"
@@ -204,7 +204,7 @@ class _HashedFile:
 
 def _write_file(path: Path, schema: pa.Schema, groups: Iterator[pa.Table]) -> tuple[int, str]:
     """The number of rows and the hash of the file."""
-    # Hashes and payloads do not compress (shared notes, delta.md, 1.3); what names them does.
+    # Hashes and payloads do not compress; what names them does.
     plain = {f.name for f in schema if pa.types.is_binary(f.type)}
     leaves = {f.name: f"{f.name}.list.element" if pa.types.is_list(f.type) else f.name for f in schema}
     rows = 0

@@ -1,9 +1,8 @@
 """The lake's tables: one `TableSpec` each, with its Arrow schema and what one write of it replaces.
 
-Contract: every column is NOT NULL unless it says otherwise; unsigned and half types never appear, since Delta has none
-(shared notes, delta.md, findings 1 and 2). `replaces` names the columns that say which rows a write replaces. They are
-the table's partition columns too, always: a write then owns whole files, so it touches, conflicts with and is verified
-against nothing but its own earlier rows.
+Contract: every column is NOT NULL unless it says otherwise; unsigned and half types never appear, since Delta has none.
+`replaces` names the columns that say which rows a write replaces. They are the table's partition columns too, always: a
+write then owns whole files, so it touches, conflicts with and is verified against nothing but its own earlier rows.
 """
 
 from __future__ import annotations

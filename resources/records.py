@@ -21,7 +21,7 @@ import xxhash
 _READ_BYTES = 4 << 20
 
 PART_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-"""A partition key, whole. An empty one would brick a Delta table (shared notes, delta.md, finding 9)."""
+"""A partition key, whole. An empty one makes a Delta table that cannot be read again (seen with deltalake 1.6)."""
 
 TAP = "final_norm"
 """Where a vector is read: the input to the language-model head, after the final norm."""

@@ -1,7 +1,7 @@
 """Assets `extraction_requests` and `hidden_states`: what is asked of an engine, and the vectors it gave."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import dagster as dg
@@ -23,7 +23,7 @@ from resources.extraction import PartitionVectors
 from resources.extraction_engine import ExtractionEngine
 from resources.model import Model
 from resources.proof import ProvenEngine
-from resources.proof.contract import CanaryBatch, Clause, WorkDescription, check_contract
+from resources.proof.contract import CanaryBatch, Clause, WorkDescription, check_contract, work_of
 from resources.records import (
     EngineRecord,
     WorkItemManifest,
@@ -207,12 +207,9 @@ def _requests_write(part: str, stored: StoredPartitions, engine: EngineRecord) -
 
 def _work(engine: EngineRecord, manifest: Sequence[WorkItemManifest]) -> WorkDescription:
     """What the stored work items, and the engine as it was registered, ask of the engine that was opened."""
-    return WorkDescription(
-        model_key=engine.model_key,
+    return replace(
+        work_of(engine),
         tokenizer_id=", ".join(sorted({item.tokenizer_id for item in manifest})) or engine.tokenizer_id,
-        hidden_size=engine.hidden_size,
-        dtype=engine.precision,
-        vocab_size=engine.vocab_size,
         max_sequences=max((item.n_sequences for item in manifest), default=0),
         max_num_tokens=max((item.n_tokens for item in manifest), default=0),
         max_input_len=max((item.max_tokens for item in manifest), default=0),

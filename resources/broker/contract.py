@@ -14,7 +14,7 @@ from typing import Any
 
 from resources.errors import ConfigurationError
 from resources.proof import ProvenEngine
-from resources.proof.contract import CanaryBatch, WorkDescription, check_contract
+from resources.proof.contract import CanaryBatch, WorkDescription, check_contract, work_of
 from resources.proof.validation import Clause
 from resources.proof.vectors import TABLE_TOLERANCE
 from resources.records import EngineRecord, digest
@@ -51,16 +51,7 @@ def contract_for(engine: EngineRecord) -> Contract:
     """The contract for the engine as it was registered: work items are cut by the limits that it was built with."""
     return Contract(
         engine_id=engine.engine_id,
-        work=WorkDescription(
-            model_key=engine.model_key,
-            tokenizer_id=engine.tokenizer_id,
-            hidden_size=engine.hidden_size,
-            dtype=engine.precision,
-            vocab_size=engine.vocab_size,
-            max_sequences=engine.limits.max_batch_size,
-            max_num_tokens=engine.limits.max_num_tokens,
-            max_input_len=engine.limits.max_input_len,
-        ),
+        work=work_of(engine),
         canary_tolerance=TABLE_TOLERANCE[engine.precision],
     )
 

@@ -13,6 +13,7 @@ import numpy as np
 from resources.proof.proven import ProvenEngine
 from resources.proof.validation import Clause, SampleCheck
 from resources.proof.vectors import decode, distances
+from resources.records import EngineRecord
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,20 @@ class WorkDescription:
     """Of the work item with the most."""
     max_input_len: int
     """Of the longest sequence."""
+
+
+def work_of(engine: EngineRecord) -> WorkDescription:
+    """The most that an engine was registered for: its own model, tokenizer and limits."""
+    return WorkDescription(
+        model_key=engine.model_key,
+        tokenizer_id=engine.tokenizer_id,
+        hidden_size=engine.hidden_size,
+        dtype=engine.precision,
+        vocab_size=engine.vocab_size,
+        max_sequences=engine.limits.max_batch_size,
+        max_num_tokens=engine.limits.max_num_tokens,
+        max_input_len=engine.limits.max_input_len,
+    )
 
 
 @dataclass(frozen=True)
