@@ -39,7 +39,6 @@ def test_the_report_shows_verdict_tables_and_plots(page: Page, home: Home) -> No
 def test_the_mailed_page_needs_nothing_beside_itself(page: Page, home: Home, tmp_path: Path) -> None:
     [proved] = [p for p in (home.folder / "home" / "reports").iterdir() if "is the exclusive end" in p.read_text()]
     mailed = shutil.copy(proved, tmp_path / "report.html")
-    page.browser.execute_cdp_cmd("Network.enable", {})
     page.open(Path(mailed).as_uri(), width=1100, height=1400)
     page.shows(*ON_BOTH)
     page.screenshot("report_page")
