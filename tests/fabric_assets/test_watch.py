@@ -12,6 +12,7 @@ from fabric_assets import watch
 from fabric_assets.watch import Cursor, Entry, list_entries, local_path, next_step, read_format
 from resources.errors import ConfigurationError
 from resources.probe_files import ProbeFormat
+from tests.object_store import object_store
 
 
 def test_entries_are_probe_files_and_folders_of_them(tmp_path: Path) -> None:
@@ -59,21 +60,27 @@ def test_what_is_gone_is_told_once() -> None:
     assert next_step(step.cursor, [Entry("b", "1")]).gone == ()
 
 
-@pytest.mark.parametrize("name", ["a.txt", "set"])
-def test_an_entry_of_a_store_that_is_not_local_is_copied_and_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+def test_a_folder_of_an_object_store_is_listed_and_its_entries_copied_and_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No object store is at hand: a file system that is not the local one stands for it, and pyarrow's copy is real."""
-    source = tmp_path / "bucket" / "probes" / ("a.txt" if name == "a.txt" else "set/1.txt")
-    source.parent.mkdir(parents=True)
-    store = fs.SubTreeFileSystem(str(tmp_path / "bucket"), fs.LocalFileSystem())
-    monkeypatch.setattr(watch, "_opened", lambda root: (store, "probes"))
-    for text in ("old\n", "new\n"):
-        source.write_text(text)
-        copied = local_path("s3://bucket/probes", name, tmp_path / "incoming")
-        assert copied == tmp_path / "incoming" / name
-        assert (copied if copied.is_file() else copied / "1.txt").read_text() == text
-    assert [p.name for p in (tmp_path / "incoming").iterdir()] == [name]
+    pytest.importorskip("moto", reason="needs the extra `object-store-tests`")
+    with object_store("bucket") as environment:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        store, _ = fs.FileSystem.from_uri("s3://bucket/probes")
+        cursor, root = Cursor(), "s3://bucket/probes"
+        for text in ("old\n", "newer\n"):
+            for path in ("a.txt", "set/1.txt", "set/2.txt", "_format.json"):
+                with store.open_output_stream(f"bucket/probes/{path}") as stream:
+                    stream.write(b"{}" if path == "_format.json" else text.encode())
+            for settled in ([], ["a.txt", "set"]):
+                step = next_step(cursor, list_entries(root))
+                assert [entry.name for entry in step.settled] == settled
+                cursor = step.cursor
+            copies = [local_path(root, name, tmp_path / "incoming") for name in ("a.txt", "set")]
+            assert [copies[0].read_text(), (copies[1] / "2.txt").read_text()] == [text, text]
+        assert sorted(p.name for p in (tmp_path / "incoming").iterdir()) == ["a.txt", "set"]
+        assert read_format(root) == (ProbeFormat(), watch.SHARD_ROWS)
 
 
 @pytest.mark.parametrize(
