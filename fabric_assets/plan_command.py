@@ -71,7 +71,7 @@ def _measured_rate(checkpoint_digest: str, precision: str) -> Rate | None:
 
 def _lines(found: Plan) -> Iterator[str]:
     about = "" if found.exact else "about "
-    yield f"{found.rows:,} rows, {found.partitions:,} partitions"
+    yield f"{found.rows:,} rows, {_partitions(found.partitions)}"
     if not found.exact:
         yield f"  from {found.rows_tokenised:,} tokenised rows, the rest in proportion (--sample)"
     yield f"  probes      {about}{found.probes:,} vectors of {about}{found.sequences:,} different token sequences"
@@ -86,9 +86,13 @@ def _lines(found: Plan) -> Iterator[str]:
         yield "  time        not known: no engine of this model and precision has extracted here yet"
     else:
         yield (
-            f"  time        about {_duration(found.hours)} at {found.rate.tokens_per_second:,.0f} tokens/s, as "
-            f"measured over {found.rate.partitions:,} partitions"
+            f"  time        {_duration(found.hours)} at {found.rate.tokens_per_second:,.0f} tokens/s, as "
+            f"measured over {_partitions(found.rate.partitions)}"
         )
+
+
+def _partitions(n: int) -> str:
+    return "1 partition" if n == 1 else f"{n:,} partitions"
 
 
 def _size(n: float) -> str:
@@ -100,4 +104,6 @@ def _size(n: float) -> str:
 
 
 def _duration(hours: float) -> str:
-    return f"{hours:.3g} hours" if hours >= 1 else f"{hours * 60:.3g} minutes" if hours * 60 >= 1 else "a minute"
+    if hours * 60 < 1:
+        return "under a minute"
+    return f"about {hours:.3g} hours" if hours >= 1 else f"about {hours * 60:.3g} minutes"

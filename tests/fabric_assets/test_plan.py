@@ -84,7 +84,7 @@ def test_the_time_is_of_what_was_measured_and_unknown_before(
     [part, *_] = fabric.register(probes.read_bytes(), ending="jsonl", shard_rows=10)
     assert fabric.extract(part).success
     after = CliRunner().invoke(plan_command, arguments)
-    assert "measured over 1 partitions" in after.output
+    assert "measured over 1 partition" in after.output
 
     other = CliRunner().invoke(plan_command, [*arguments, "--precision", "float16"])
     assert "time        not known" in other.output
