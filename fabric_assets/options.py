@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from resources.probe_files import ProbeFormat
+from resources.probe_files.register import SHARD_ROWS
 
 Command = Callable[..., None]
 
@@ -53,7 +54,7 @@ def probe_options(command: Command) -> Command:
         click.option(
             "--shard-rows",
             type=click.IntRange(min=1),
-            default=10_000,
+            default=SHARD_ROWS,
             show_default=True,
             help="Most rows of one partition.",
         ),

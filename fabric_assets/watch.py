@@ -21,13 +21,11 @@ from pyarrow import fs
 
 from resources.errors import ConfigurationError
 from resources.probe_files import ProbeFormat
-from resources.probe_files.register import ENDINGS
+from resources.probe_files.register import ENDINGS, SHARD_ROWS
 from resources.records import digest
 
 FORMAT_FILE = "_format.json"
 """How the folder's files are read: the fields of `ProbeFormat`, and shard_rows. Optional."""
-
-SHARD_ROWS = 10_000
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,9 @@ ENDINGS: dict[str, FileFormat] = {
     ".text": "text",
 }
 
+SHARD_ROWS = 10_000
+"""Most rows of a shard, unless asked otherwise."""
+
 MAX_NAME = 100
 """Characters of a set's name, so that a shard's number fits into a partition key."""
 
@@ -56,7 +59,7 @@ def register(
     format: ProbeFormat,
     folder: Path,
     name: str | None = None,
-    shard_rows: int = 10_000,
+    shard_rows: int = SHARD_ROWS,
     progress: Progress | None = None,
 ) -> ProbeSet:
     """Indexes a file, or a folder's files in the order of their relative names, and keeps the index in `folder`.

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -118,22 +119,12 @@ class Validation:
             convention = GatherConvention(self.detection.convention)
             self.input_check = check_input(run, tokens, convention, seed=_SEED)
             self._pass(self.input_check)
+            prove_layout = partial(prove, tokens=tokens, convention=convention, dtype=dtype, seed=_SEED)
             for profile, limits in enumerate(engine.profiles):
                 self.require_room(limits)
                 run = _runner(engine, dtype, profile=profile)
                 for layout in micro_layouts():
-                    self._pass(
-                        prove(
-                            run,
-                            layout,
-                            tokens,
-                            convention,
-                            dtype,
-                            profile=profile,
-                            seed=_SEED,
-                            fewest_trials=MICRO_TRIALS,
-                        )
-                    )
+                    self._pass(prove_layout(run, layout, profile=profile, fewest_trials=MICRO_TRIALS))
             self._prove_limits(engine, tokens, convention)
             run = _runner(engine, dtype, profile=None)
             self.progress("running the sample probes")
@@ -175,23 +166,12 @@ class Validation:
         self.placement = check_placement(run, crowded, tokens, convention, seed=_SEED)
         self._pass(self.placement)
         pairs = _moving_pairs(self.dependence)
+        prove_layout = partial(prove, tokens=tokens, convention=convention, dtype=dtype, seed=_SEED)
         for profile, limits in enumerate(engine.profiles):
             run = _runner(engine, dtype, profile=profile)
             for layout in large_layouts(limits, reach=self.config.reach):
                 self.progress(f"proving a batch of {len(layout.lengths)} sequences and {layout.lengths.sum()} tokens")
-                self._pass(
-                    prove(
-                        run,
-                        layout,
-                        tokens,
-                        convention,
-                        dtype,
-                        profile=profile,
-                        seed=_SEED,
-                        noise_floor=floor,
-                        pairs=pairs,
-                    )
-                )
+                self._pass(prove_layout(run, layout, profile=profile, noise_floor=floor, pairs=pairs))
 
     def _pass(self, finding: Finding) -> None:
         if isinstance(finding, Dependence):
