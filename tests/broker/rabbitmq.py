@@ -12,31 +12,49 @@ import socket
 import subprocess
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from urllib.request import urlopen
 
 ROOT = Path(__file__).parents[2] / ".rabbitmq"
 START_S = 60.0
 
 
+@dataclass(frozen=True)
+class Messages:
+    """What a broker has counted since it started, of messages that a worker must acknowledge."""
+
+    delivered: int
+    redelivered: int
+    acknowledged: int
+
+
 class RabbitMQ:
     """One broker. `start` after `stop` or `kill` is a restart with what it had written to disk."""
 
-    def __init__(self, folder: Path, *, root: Path = ROOT, settings: str = "", arguments: str = "") -> None:
-        """`settings` are further lines of rabbitmq.conf, `arguments` are Erlang's own.
+    def __init__(
+        self, folder: Path, *, root: Path = ROOT, settings: str = "", arguments: str = "", counting: bool = False
+    ) -> None:
+        """`settings` are further lines of rabbitmq.conf, `arguments` are Erlang's own; `messages` needs `counting`.
 
         Raises `FileNotFoundError` where nothing is unpacked.
         """
         if not (root / ".unpacked").exists():
             raise FileNotFoundError(f"there is no RabbitMQ in {root}; unpack it with `make broker`")
         [home] = (root / "usr/lib/rabbitmq/lib").glob("rabbitmq_server-*")
+        self.version = home.name.rpartition("-")[2]
         self._server = home / "sbin" / "rabbitmq-server"
         self._erlang = root / "usr/lib/erlang"
         self._folder = folder
-        self.port, distribution, epmd = free_ports(3)
+        self.port, distribution, epmd, self._metrics = free_ports(4)
         self.url = f"amqp://guest:guest@127.0.0.1:{self.port}//"
         self._processes: list[subprocess.Popen[bytes]] = []
         (folder / "bin").mkdir(parents=True)
-        (folder / "rabbitmq.conf").write_text(f"listeners.tcp.1 = 127.0.0.1:{self.port}\n{settings}\n")
+        listeners = f"listeners.tcp.1 = 127.0.0.1:{self.port}\n"
+        if counting:
+            listeners += f"prometheus.tcp.ip = 127.0.0.1\nprometheus.tcp.port = {self._metrics}\n"
+            (folder / "plugins").write_text("[rabbitmq_prometheus].\n")
+        (folder / "rabbitmq.conf").write_text(f"{listeners}{settings}\n")
         self._environment = os.environ | {
             "HOME": str(folder),
             "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
@@ -64,10 +82,10 @@ class RabbitMQ:
             self._processes.append(process)
             time.sleep(0.1)
         deadline = time.monotonic() + START_S
-        while b"Server startup complete" not in (self._folder / "rabbitmq-server.log").read_bytes():
+        while "Server startup complete" not in self.said():
             if self._processes[-1].poll() is not None or time.monotonic() > deadline:
                 self.kill()
-                raise RuntimeError((self._folder / "rabbitmq-server.log").read_text()[-4000:])
+                raise RuntimeError(self.said()[-4000:])
             time.sleep(0.05)
         return self
 
@@ -78,6 +96,24 @@ class RabbitMQ:
     def kill(self) -> None:
         """As a power cut does it."""
         self._end(signal.SIGKILL)
+
+    def said(self) -> str:
+        """Its log since it started."""
+        return (self._folder / "rabbitmq-server.log").read_text()
+
+    def messages(self) -> Messages:
+        """The broker's own counts."""
+        with urlopen(f"http://127.0.0.1:{self._metrics}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+
+        def count(name: str) -> int:
+            return sum(int(line.split()[-1]) for line in lines if line.startswith(f"rabbitmq_global_messages_{name}"))
+
+        return Messages(
+            delivered=count("delivered_consume_manual_ack_total{"),
+            redelivered=count("redelivered_total{"),
+            acknowledged=count("acknowledged_total{"),
+        )
 
     def _end(self, how: signal.Signals) -> None:
         while self._processes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import dagster as dg
@@ -46,14 +47,26 @@ def main(settings: Path, parts: list[str]) -> None:
                     "errors": [_said(e) for e in logs if e.level >= 40],
                     "warnings": [e.user_message for e in logs if e.level == 30],
                     "starts": _starts(logs),
+                    "step_s": _step_s(logs),
                 }
             print(json.dumps(said), flush=True)
 
 
-def _starts(logs: list[dg.EventLogEntry]) -> int:
+def _starts(logs: Sequence[dg.EventLogEntry]) -> int:
     """How often the step that needs an engine was started."""
-    events = [e.dagster_event for e in logs if e.dagster_event is not None and e.step_key == "hidden_states"]
-    return sum(e.event_type_value in ("STEP_START", "STEP_RESTARTED") for e in events)
+    return sum(kind in ("STEP_START", "STEP_RESTARTED") for kind, _ in _of_engine_step(logs))
+
+
+def _step_s(logs: Sequence[dg.EventLogEntry]) -> float | None:
+    """Seconds from the last start of that step to its success; None where it has none."""
+    times = dict(_of_engine_step(logs))
+    return round(times["STEP_SUCCESS"] - times["STEP_START"], 1) if "STEP_SUCCESS" in times else None
+
+
+def _of_engine_step(logs: Sequence[dg.EventLogEntry]) -> list[tuple[str, float]]:
+    """Each event of that step with the time at which it was logged, in seconds."""
+    events = [(e.dagster_event, e.timestamp) for e in logs if e.step_key == "hidden_states"]
+    return [(event.event_type_value, logged) for event, logged in events if event is not None]
 
 
 def _said(entry: dg.EventLogEntry) -> str:
