@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import sys
 import tempfile
@@ -46,28 +47,42 @@ def main() -> None:
     parser.add_argument("--precision", default="float32")
     parser.add_argument("--max-batch-tokens", type=int, default=4096)
     parser.add_argument("--max-batch-size", type=int, default=128)
+    parser.add_argument("--engines", type=Path, default=None, help="A folder of engines, to spare their builds.")
+    parser.add_argument("--made", type=Path, default=None, help="Where the inputs lie; made if they do not. Kept.")
+    parser.add_argument("--make-only", action="store_true", help="Only make the inputs.")
+    parser.add_argument("--no-overhead", action="store_true", help="Leave out what a partition costs more.")
     parser.add_argument("--result", default="broker.json", help="Name of the result file.")
     arguments = parser.parse_args()
     sys.path.insert(0, str(ROOT))
     with tempfile.TemporaryDirectory(dir=os.environ.get("FABRIC_BENCH_DIR")) as folder:
-        result = describe() | _measure(Path(folder), arguments)
+        made = arguments.made or Path(folder) / "made"
+        sizes = _inputs(made, arguments)
+        if arguments.make_only:
+            return
+        result = describe() | _measure(Path(folder), made, sizes, arguments)
     (RESULTS / arguments.result).write_text(json.dumps(result, indent=2) + "\n")
     print(json.dumps(result, indent=2))
 
 
-def _measure(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+def _inputs(made: Path, arguments: argparse.Namespace) -> dict[str, int]:
+    """The sizes of the long run in `made`, which is made if it is not there yet."""
+    written = made / "sizes.json"
+    if not written.exists():
+        made.mkdir(parents=True)
+        written.write_text(json.dumps(_make_home(made, arguments)))
+    return dict(json.loads(written.read_text()))
+
+
+def _measure(folder: Path, made: Path, sizes: dict[str, int], arguments: argparse.Namespace) -> dict[str, Any]:
     from tests.broker.rabbitmq import RabbitMQ
 
-    made = folder / "made"
-    made.mkdir()
-    sizes = _make_home(made, arguments)
     broker = RabbitMQ(folder / "rabbitmq").start()
     try:
         return {
             "engine": f"{arguments.model or 'random llama, hidden 64, 2 layers'}, {arguments.precision}, "
             f"{arguments.backend}, {arguments.threads} CPU threads a worker",
             "long_run": sizes,
-            "overhead": _overhead(folder, made, broker, arguments),
+            "overhead": None if arguments.no_overhead else _overhead(folder, made, broker, arguments),
             "through_the_broker": [_throughput(folder, made, broker, arguments, n) for n in arguments.workers],
         }
     finally:
@@ -88,6 +103,8 @@ def _make_home(made: Path, arguments: argparse.Namespace) -> dict[str, int]:
         "max_batch_size": arguments.max_batch_size,
     }
     (made / "run.json").write_text(json.dumps({"resources": {"model": {"config": settings}}}))
+    if arguments.engines is not None:
+        shutil.copytree(arguments.engines, made / "home" / "engines")
     agree_on_engine(made, settings, backend=arguments.backend, precision=arguments.precision)
     rng = np.random.default_rng(1)
     rows_a_part = max(1, 2 * arguments.part_tokens // sum(arguments.lengths))
