@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import tempfile
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 
-from resources.checkpoint import Checkpoint
+from resources.checkpoint import Checkpoint, TokenizerPolicy, open_checkpoint
 from resources.checkpoint.architectures import read_config
 from resources.checkpoint.config import tensor_specs
+from resources.checkpoint.tokenizer import Tokenizer
+from tests.tiny import tiny_gguf
 
 CONFIG = {
     "model_type": "llama",
@@ -45,6 +49,11 @@ class RandomModel(Checkpoint):
         random = np.random.default_rng(zlib.crc32(name.encode()))
         weight = random.standard_normal(shape, dtype=np.float32)
         return 1 + weight / 10 if len(shape) == 1 else weight / np.float32(shape[-1]) ** np.float32(0.5)
+
+    def tokenizer(self, policy: TokenizerPolicy) -> Tokenizer:
+        """A small one, whose ids all have a row in the embedding: what is proved reads a few texts."""
+        with tempfile.TemporaryDirectory() as folder:
+            return open_checkpoint(str(tiny_gguf(Path(folder) / "tiny.gguf"))).tokenizer(policy)
 
     def pieces(self, name: str) -> Iterator[np.ndarray]:
         """The whole."""

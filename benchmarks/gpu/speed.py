@@ -79,9 +79,8 @@ def engine_directory(model: str, engines: Path, limits: Limits) -> Path:
     """The engine of `model`, built if need be."""
     if model == "smollm2" and limits == LIMITS:
         return smollm2(engines)
-    default = open_checkpoint(DEFAULT_CHECKPOINT)
-    checkpoint = default if model == "smollm2" else RandomModel()
-    return build(checkpoint, default.tokenizer(TokenizerPolicy()), engines, "float16", limits)
+    checkpoint = open_checkpoint(DEFAULT_CHECKPOINT) if model == "smollm2" else RandomModel()
+    return build(checkpoint, checkpoint.tokenizer(TokenizerPolicy()), engines, "float16", limits)
 
 
 def measure(engine: ProvenEngine, lengths: list[int]) -> dict[str, Any]:
