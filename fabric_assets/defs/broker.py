@@ -1,15 +1,18 @@
-"""Sensor `queues_without_workers`, where there is a broker: it fails, in red, while work waits that nobody may take."""
+"""Sensors, where there is a broker: one fails, in red, while work waits that nobody may take; one ends dead runs."""
+
+import socket
 
 import dagster as dg
 
 from fabric_assets import cluster
+from fabric_assets.dead_runs import fail_dead_runs
 from resources.errors import BrokerError
 
 if (_url := cluster.broker_url()) is not None:
     from kombu.exceptions import OperationalError
 
     from resources.broker.app import broker_app, queue_state
-    from resources.broker.executor import RUN_TAG
+    from resources.broker.executor import HOST_TAG, RUN_TAG
 
     _broker = broker_app(_url)
 
@@ -33,3 +36,11 @@ if (_url := cluster.broker_url()) is not None:
                 "runs that wait for a contract which no worker meets any more"
             )
         return dg.SkipReason("; ".join(lines) or "no contract yet: write one with `fabric contract`")
+
+    @dg.sensor(minimum_interval_seconds=60, default_status=dg.DefaultSensorStatus.RUNNING)
+    def runs_without_a_process(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+        """Fails runs of this machine whose process was killed, as a power cut does it, and frees what they held."""
+        executed = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
+        here = dg.RunsFilter(statuses=executed, tags={HOST_TAG: socket.gethostname()})
+        dead = fail_dead_runs(context.instance, context.instance.get_runs(here))
+        return dg.SkipReason(f"failed: {', '.join(dead)}" if dead else "every run has its process")

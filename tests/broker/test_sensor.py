@@ -1,22 +1,28 @@
-"""The sensor is red while work waits that nobody may take."""
+"""One sensor is red while work waits that nobody may take; the other ends runs whose process was killed."""
 
 from __future__ import annotations
 
 import importlib
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from types import ModuleType
 
 import dagster as dg
 import pytest
+from dagster._core.events import EngineEventData
 
 pytest.importorskip("dagster_celery", reason="needs the extra `cluster`")
 
 from fabric_assets.defs import broker as sensors
 from resources.broker.app import broker_app, send_step
-from resources.broker.executor import RUN_TAG
+from resources.broker.executor import HOST_TAG, RUN_TAG
 from resources.errors import BrokerError
 from tests.broker.cluster import Cluster
 from tests.broker.rabbitmq import free_ports
+
+FAILED = dg.DagsterRunStatus.FAILURE
 
 
 @pytest.fixture
@@ -57,3 +63,23 @@ def test_a_broker_that_is_not_there_fails_the_tick(
     module = importlib.reload(loaded)
     with dg.DagsterInstance.ephemeral() as instance, pytest.raises(BrokerError, match="the broker cannot be reached"):
         module.queues_without_workers(dg.build_sensor_context(instance))
+
+
+def test_a_run_of_this_machine_whose_process_was_killed_is_failed(loaded: ModuleType) -> None:
+    @dg.job
+    def some_job() -> None: ...
+
+    killed = subprocess.Popen([sys.executable, "-c", ""])
+    killed.wait()
+    with dg.DagsterInstance.ephemeral() as instance:
+        here, elsewhere = (
+            instance.create_run_for_job(some_job, status=dg.DagsterRunStatus.STARTED, tags={HOST_TAG: host})
+            for host in (socket.gethostname(), "another-machine")
+        )
+        for run in (here, elsewhere):
+            instance.report_engine_event("executes", run, EngineEventData.in_process(killed.pid))
+
+        said = [loaded.runs_without_a_process(dg.build_sensor_context(instance)).skip_message for _ in range(2)]
+
+        assert said == [f"failed: {here.run_id}", "every run has its process"]
+        assert [run.run_id for run in instance.get_runs(dg.RunsFilter(statuses=[FAILED]))] == [here.run_id]
