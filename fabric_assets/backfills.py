@@ -25,6 +25,7 @@ from fabric_assets.staleness import PartitionState, partition_states, summary
 from io_managers import layout
 from io_managers.reading import find_engine, latest_verdict
 from resources.checkpoint.tokenizer import load_tokenizer
+from resources.errors import ConfigurationError
 from resources.model import Model
 from resources.records import EngineRecord
 
@@ -116,7 +117,13 @@ def start(
 
 def _built_for(engine: EngineRecord) -> dict[str, Any]:
     """The settings of `resources.model.Model` that an engine was built with: its tokenizer's policy, its limits."""
-    policy = asdict(load_tokenizer(layout.engines_path() / engine.directory).policy)
+    directory = layout.engines_path() / engine.directory
+    if not directory.exists():
+        raise ConfigurationError(
+            f"engine {engine.engine_id} is not at {directory}; the runs' settings are in its directory; copy that "
+            "there from the machine that built it"
+        )
+    policy = asdict(load_tokenizer(directory).policy)
     settings = {name: value for name, value in policy.items() if name in Model.model_fields and value is not None}
     return settings | asdict(engine.limits)
 

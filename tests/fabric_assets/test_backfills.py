@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 
@@ -14,6 +15,7 @@ from fabric_assets.defs.automation import extract_missing_schedule
 from fabric_assets.registration import withdraw_probe_set
 from io_managers import layout
 from io_managers.reading import read_hidden_states
+from resources.errors import ConfigurationError
 from tests.fabric_assets.conftest import ALL_ASSETS, PARTITIONED, Fabric
 from tests.processes import running_daemon
 
@@ -55,6 +57,17 @@ def test_a_tick_with_nothing_to_do_says_why_and_one_with_something_asks_for_a_ru
         fabric.register(["a"], format="text")
         assert fabric.run("engine", "engine_validation_report").success
         assert isinstance(extract_missing_schedule(context), dg.RunRequest)
+
+
+def test_a_backfill_without_its_engine_s_directory_says_what_to_copy_where(fabric: Fabric) -> None:
+    fabric.register(["a"], format="text")
+    assert fabric.run("engine", "engine_validation_report").success
+    work = backfills.to_do(fabric.instance)
+    [directory] = layout.engines_path().iterdir()
+    shutil.rmtree(directory)
+    with pytest.raises(ConfigurationError, match=rf"is not at {directory}; .* copy that there"):
+        backfills.start(fabric.instance, None, work)
+    assert fabric.instance.get_backfills() == []
 
 
 def test_another_model_makes_everything_missing(fabric: Fabric) -> None:
