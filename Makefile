@@ -3,17 +3,18 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS ?= dev
+WORKERS ?= 2
 FABRIC_HOME ?= $(CURDIR)/.fabric
 export FABRIC_HOME
 
-.PHONY: demo test check ui bench peer broker browser soak clean
+.PHONY: demo test check ui bench peer broker postgres browser soak clean
 
 demo: $(VENV)/.installed
 	$(BIN)/fabric extract examples/statements.jsonl --id-field id
 	$(BIN)/python examples/read_vectors.py
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 check: $(VENV)/.installed
 	$(BIN)/ruff check .
@@ -43,6 +44,12 @@ broker: .rabbitmq/.unpacked
 .rabbitmq/.unpacked:
 	tests/broker/unpack_rabbitmq.sh .rabbitmq
 
+# Postgres likewise, for the tests of the deployment page.
+postgres: .postgres/.unpacked
+
+.postgres/.unpacked:
+	tests/broker/unpack_postgres.sh .postgres
+
 # Chromium for the tests of the UI, installed from Debian's packages where it is missing; only root can.
 CHROMIUM := chromium chromium-driver fonts-dejavu-core
 
@@ -50,7 +57,7 @@ browser:
 	which chromium chromedriver || apt-get install -qy --no-install-recommends $(CHROMIUM) || \
 	  { apt-get update -q && apt-get install -qy --no-install-recommends $(CHROMIUM); }
 
-soak: $(VENV)/.installed .rabbitmq/.unpacked
+soak: $(VENV)/.installed .rabbitmq/.unpacked .postgres/.unpacked
 	$(BIN)/python benchmarks/soak.py
 
 clean:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.broker.postgres import ROOT as POSTGRES
 from tests.broker.rabbitmq import ROOT, RabbitMQ
 
 if importlib.util.find_spec("dagster_celery") is not None:
@@ -26,7 +27,13 @@ def require_broker() -> None:
         say("there is no RabbitMQ; unpack it with `make broker`")
 
 
-@pytest.fixture(scope="session")
+def require_postgres() -> None:
+    """Skips where Postgres is not unpacked."""
+    if not (POSTGRES / ".unpacked").exists():
+        pytest.skip("there is no Postgres; unpack it with `make postgres`")
+
+
+@pytest.fixture(scope="package")
 def made_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a home: a proved engine, its contract, six partitions of four probes."""
     require_broker()
@@ -35,7 +42,7 @@ def made_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMQ]:
     require_broker()
     broker = RabbitMQ(tmp_path_factory.mktemp("rabbitmq") / "node").start()

@@ -97,6 +97,11 @@ class RabbitMQ:
         """As a power cut does it."""
         self._end(signal.SIGKILL)
 
+    def control(self, *words: str) -> None:
+        """`rabbitmqctl` with these words."""
+        command = [self._server.with_name("rabbitmqctl"), *words]
+        subprocess.run(command, env=self._environment, cwd=self._folder, check=True, stdout=subprocess.DEVNULL)
+
     def said(self) -> str:
         """Its log since it started."""
         return (self._folder / "rabbitmq-server.log").read_text()
