@@ -101,7 +101,7 @@ def build_plan(
             "use a version that takes these operators, or the backend onnxruntime"
         )
     config = checked(log, "TensorRT made no builder configuration", builder.create_builder_config)
-    set_precision(trt, config, network, precision=precision, float32_tensors=_float32_tensors(graph))
+    set_precision(trt, config, network, precision=precision, float32_tensors=float32_tensors(graph))
     restrict_tactics(trt, config, tactic_sources)
     show_progress(trt, config)
     if optimization_level is not None:
@@ -132,6 +132,13 @@ def build_plan(
         _write(timing_cache, cache.serialize())
 
 
+def float32_tensors(graph: Path) -> frozenset[str]:
+    """The names of the values that the graph computes in float32, and of its float32 initializers."""
+    inside = onnx.shape_inference.infer_shapes(onnx.load(graph, load_external_data=False)).graph
+    computed = (v.name for v in inside.value_info if v.type.tensor_type.elem_type == TensorProto.FLOAT)
+    return frozenset((*computed, *(i.name for i in inside.initializer if i.data_type == TensorProto.FLOAT)))
+
+
 def timing_cache_path(engines_folder: Path, trt: Any, gpu: str) -> Path:
     """Where the measurements of kernels are kept; they hold for one version on one GPU."""
     name = re.sub(r"[^A-Za-z0-9.]+", "-", f"{trt.__version__}-{gpu}")
@@ -156,12 +163,6 @@ def _add_profile(builder: Any, config: Any, network: Any, profile: Profile, laye
             added.set_shape(tensor.name, low, tuned, high)
     if config.add_optimization_profile(added) < 0:
         raise EngineError(f"TensorRT refused the optimisation profile {profile}; build with other limits")
-
-
-def _float32_tensors(graph: Path) -> frozenset[str]:
-    """The names of the values that the graph computes in float32."""
-    model = onnx.shape_inference.infer_shapes(onnx.load(graph, load_external_data=False))
-    return frozenset(v.name for v in model.graph.value_info if v.type.tensor_type.elem_type == TensorProto.FLOAT)
 
 
 def _read_timing_cache(config: Any, path: Path | None) -> Any:

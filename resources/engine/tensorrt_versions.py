@@ -68,7 +68,8 @@ def network_flags(trt: Any) -> int:
 
 
 def set_precision(trt: Any, config: Any, network: Any, *, precision: str, float32_tensors: frozenset[str]) -> None:
-    """Makes a build keep to the graph's types. `float32_tensors` are the names of its float32 values.
+    """Makes a build keep to the graph's types. `float32_tensors` are the names of its float32 values, initializers
+    among them.
 
     A strongly typed network does so by itself. In a weakly typed one (8.6) FP16 is allowed and the layers that the
     graph computes in float32 (norms' statistics, softmax) are held to it: the squares of a real model's states do not
@@ -160,16 +161,20 @@ def checked(log: TensorRtLog, what: str | Callable[[], str], call: Callable[...,
 def _hold_to_float32(trt: Any, network: Any, float32_tensors: frozenset[str]) -> int:
     """Holds every layer that makes one of `float32_tensors`, or works on one, and says how many.
 
-    The parser makes several layers of some operators; of those only the last makes a tensor of the graph's own name.
+    Only the graph's names tell: a weakly typed network says FLOAT of half tensors too, its constants among them. The
+    parser names a constant's layer, not its tensor, after the graph's; and it makes several layers of some operators,
+    of which only the last makes a tensor of the graph's own name.
     """
     known, held = set(float32_tensors), 0
+    floating = {trt.DataType.FLOAT, trt.DataType.HALF}
     for layer in (network.get_layer(i) for i in range(network.num_layers)):
         outputs = [layer.get_output(i) for i in range(layer.num_outputs)]
         inputs = [layer.get_input(i) for i in range(layer.num_inputs)]
-        if layer.type == trt.LayerType.CAST or any(o.dtype != trt.DataType.FLOAT for o in outputs):
+        if layer.type == trt.LayerType.CAST or any(o.dtype not in floating for o in outputs):
             continue
         if layer.type == trt.LayerType.CONSTANT:
-            known.update(o.name for o in outputs)
+            if layer.name in float32_tensors:
+                known.update(o.name for o in outputs)
             continue
         if known.isdisjoint(t.name for t in (*inputs, *outputs) if t is not None):
             continue

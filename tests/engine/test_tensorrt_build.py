@@ -8,15 +8,13 @@ import types
 from pathlib import Path
 from typing import Any
 
-import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import TensorProto
 
 from resources.checkpoint import open_checkpoint
 from resources.engine import tensorrt_versions
-from resources.engine.tensorrt_build import build_plan, profiles, timing_cache_path
+from resources.engine.tensorrt_build import build_plan, float32_tensors, profiles, timing_cache_path
 from resources.errors import EngineError
 from resources.graph import write_packed_graph
 from resources.packing import padded, plan
@@ -161,15 +159,29 @@ def test_the_oldest_version_has_no_bfloat16():
         tensorrt_versions.require_precision(oldest, "bfloat16")
 
 
-class Held:
-    """A layer of a weakly typed network, around a real one, that notes what it is held to."""
+class Weak:
+    """A layer as TensorRT 8.6's network shows it, around a real one: every floating tensor inside is FLOAT, and what
+    the layer is held to is noted."""
 
-    def __init__(self, layer: Any) -> None:
-        self._layer = layer
+    def __init__(self, trt: Any, layer: Any) -> None:
+        self._trt, self._layer = trt, layer
         self.held_to: set[Any] = set()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._layer, name)
+
+    def get_output(self, index: int) -> Any:
+        return self._weak(self._layer.get_output(index))
+
+    def get_input(self, index: int) -> Any:
+        return self._weak(self._layer.get_input(index))
+
+    def _weak(self, tensor: Any) -> Any:
+        kinds = self._trt.DataType
+        if tensor is None:
+            return None
+        floating = tensor.dtype in (kinds.HALF, kinds.BF16) and not tensor.is_network_output
+        return types.SimpleNamespace(name=tensor.name, dtype=kinds.FLOAT if floating else tensor.dtype)
 
     @property
     def precision(self) -> Any:
@@ -183,14 +195,14 @@ class Held:
         self.held_to.add(dtype)
 
 
-def test_in_a_weakly_typed_network_what_the_graph_computes_in_float32_is_held_to_it(trt, graph, monkeypatch):
+def test_in_a_weakly_typed_network_what_the_graph_computes_in_float32_is_held_to_it_and_nothing_else(trt, graph):
     """As for 8.6, whose builder needs a GPU: real layers, with the setters that strongly typed networks lack."""
     path, precision = graph
     native_log, _ = tensorrt_versions.open_log(trt)
     builder = trt.Builder(native_log)
     network = builder.create_network(tensorrt_versions.network_flags(trt))
     assert trt.OnnxParser(network, native_log).parse_from_file(str(path))
-    layers = [Held(network.get_layer(i)) for i in range(network.num_layers)]
+    layers = [Weak(trt, network.get_layer(i)) for i in range(network.num_layers)]
     weakly = types.SimpleNamespace(
         BuilderFlag=types.SimpleNamespace(TF32="tf32", FP16="fp16", OBEY_PRECISION_CONSTRAINTS="obey"),
         NetworkDefinitionCreationFlag=types.SimpleNamespace(EXPLICIT_BATCH=0),
@@ -199,26 +211,26 @@ def test_in_a_weakly_typed_network_what_the_graph_computes_in_float32_is_held_to
     )
     flags: set[str] = {"tf32"}
     config = types.SimpleNamespace(set_flag=flags.add, clear_flag=flags.discard)
-    model = onnx.shape_inference.infer_shapes(onnx.load(path, load_external_data=False))
-    float32 = frozenset(v.name for v in model.graph.value_info if v.type.tensor_type.elem_type == TensorProto.FLOAT)
     tensorrt_versions.set_precision(
         weakly,
         config,
         types.SimpleNamespace(num_layers=len(layers), get_layer=layers.__getitem__),
         precision=precision,
-        float32_tensors=float32,
+        float32_tensors=float32_tensors(path),
     )
     held = {layer.name for layer in layers if layer.held_to == {trt.DataType.FLOAT}}
     if precision == "float32":
         assert (held, flags) == (set(), set())
         return
     assert flags == {"tf32", "fp16", "obey"}
+    strongly = [network.get_layer(i) for i in range(network.num_layers)]
     computing = {
         layer.name
-        for layer in layers
+        for layer in strongly
         if layer.type not in (trt.LayerType.CONSTANT, trt.LayerType.CAST)
         and all(layer.get_output(i).dtype == trt.DataType.FLOAT for i in range(layer.num_outputs))
     }
     assert held == computing
     assert {"layers.0.attention_norm/square", "layers.1.attention/masked", "final_norm/divided"} <= held
-    assert trt.LayerType.SOFTMAX in {layer.type for layer in layers if layer.name in held}
+    assert trt.LayerType.SOFTMAX in {layer.type for layer in strongly if layer.name in held}
+    assert trt.LayerType.MATRIX_MULTIPLY not in {layer.type for layer in strongly if layer.name in held}
