@@ -26,7 +26,7 @@ START_S = 120.0
 SCHEDULE = "/locations/fabric/schedules/extract_missing_schedule"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def programs() -> tuple[str, str]:
     """Chromium and its driver."""
     found = [shutil.which(name) for name in ("chromium", "chromedriver")]
@@ -36,12 +36,12 @@ def programs() -> tuple[str, str]:
     return found[0] or "", found[1] or ""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def home(programs: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> Home:
     return make_home(tmp_path_factory.mktemp("ui"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser(programs: tuple[str, str]) -> Iterator[webdriver.Chrome]:
     options = webdriver.ChromeOptions()
     options.binary_location, driver = programs
@@ -52,7 +52,7 @@ def browser(programs: tuple[str, str]) -> Iterator[webdriver.Chrome]:
         yield browser
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def address(home: Home, browser: webdriver.Chrome) -> Iterator[str]:
     """Of the web server; the daemon runs beside it. The schedule is off, as a person left it."""
     environment = home.environment | EVERY_MINUTE
@@ -72,7 +72,7 @@ def address(home: Home, browser: webdriver.Chrome) -> Iterator[str]:
         yield address
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def scheduled(address: str, browser: webdriver.Chrome) -> None:
     """The schedule, turned on by a click. The daemon then works while tests look at what was there before."""
     page = Page(browser, address)
