@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 import dagster as dg
 
+from fabric_assets import backfills
 from resources.broker.app import QueueState, broker_app, queue_state
 from resources.broker.contract import Contract, read_contract
 from tests.broker.cluster import wait_until
@@ -33,6 +34,8 @@ class Deployment:
 
     head: Machine
     gpus: list[Machine]
+    broker: RabbitMQ
+    postgres: Postgres
     web_port: int
     workers: dict[int, Unit] = field(default_factory=dict)
     """By the number of their machine, each the last one that was started there."""
@@ -47,7 +50,7 @@ class Deployment:
 
     @property
     def contract(self) -> Contract:
-        return read_contract(self.head.folder / "etc" / "contract.json")
+        return read_contract(self.head.home / "contract.json")
 
     def build(self, **sizes: int) -> Path:
         """Builds and proves an engine on the first GPU's machine, writes its contract, and copies both as they must be;
@@ -62,7 +65,7 @@ class Deployment:
         [engine] = set((first.home / "engines").iterdir()) - before
         shutil.copytree(engine, self.head.home / "engines" / engine.name)
         for machine in (self.head, second):
-            shutil.copy(first.folder / "etc" / "contract.json", machine.folder / "etc")
+            shutil.copy(first.home / "contract.json", machine.home)
         return engine
 
     def start_worker(self, number: int, engine: Path | None = None) -> Unit:
@@ -88,7 +91,9 @@ class Deployment:
         return {f"{name}.txt:{row}" for row in range(rows)}
 
     def start_missing(self) -> None:
-        """Starts what is missing as the page says."""
+        """Starts what is missing as the page says, once no other backfill is at work."""
+        with self.instance() as instance:
+            wait_until(lambda: not backfills.to_do(instance).reason.endswith("at work"), PATIENCE_S)
         self.head.command(*shlex.split(self.head.placed(_line("dagster job launch"))))
 
     def wait_for_steps(self, count: int = 1) -> list[int]:
@@ -148,4 +153,4 @@ def deployment(folder: Path) -> Iterator[Deployment]:
             text = text.replace(limit, limit.partition(":")[0] + ": 4")
         settings.write_text(text)
         stack.enter_context(patch.dict("os.environ", head.environment))
-        yield Deployment(head, gpus, web)
+        yield Deployment(head, gpus, broker, postgres, web)

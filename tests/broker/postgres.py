@@ -29,6 +29,7 @@ class Postgres:
         if not (root / ".unpacked").exists():
             raise FileNotFoundError(f"there is no Postgres in {root}; unpack it with `make postgres`")
         [binaries] = root.glob("usr/lib/postgresql/*/bin")
+        self.version = binaries.parent.name
         [libraries] = root.glob("usr/lib/*/libpq.so.5")
         self._binaries, self._environment = binaries, os.environ | {"LD_LIBRARY_PATH": str(libraries.parent)}
         [self.port] = free_ports(1)
