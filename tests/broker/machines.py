@@ -134,8 +134,9 @@ class Machine:
 
     @property
     def _environment(self) -> dict[str, str]:
-        """Little more than the page's settings, as a service has it."""
-        return {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(self.folder)} | self.environment
+        """Little more than the page's settings, as a service has it; and this tree, where another one is installed."""
+        bare = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(self.folder), "PYTHONPATH": str(ROOT)}
+        return bare | self.environment
 
 
 def units() -> dict[str, str]:
