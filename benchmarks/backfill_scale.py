@@ -49,10 +49,10 @@ def main() -> None:
 
 
 def _measure(folder: Path, partitions: int) -> dict[str, Any]:
-    from fabric_assets import backfills
     from fabric_assets.definitions import defs
     from fabric_assets.instance import open_instance
-    from fabric_assets.registration import add_partitions
+    from fabric_assets.upkeep import backfills
+    from fabric_assets.upkeep.registration import add_partitions
     from io_managers import layout
     from resources.probe_files import ProbeFormat, register
     from tests.processes import running_daemon

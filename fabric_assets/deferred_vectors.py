@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from fabric_assets.norms import Norms
+from fabric_assets.reports.norms import Norms
 from resources.errors import EngineError
 from resources.extraction import PartitionVectors, Throughput
 from resources.records import Attestation, EngineRecord, HiddenStates

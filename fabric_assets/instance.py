@@ -13,8 +13,8 @@ from pathlib import Path
 
 import dagster as dg
 
-from fabric_assets.dead_runs import release_dead_runs
-from fabric_assets.defs.partitions import probe_shards
+from fabric_assets.partitions import probe_shards
+from fabric_assets.upkeep.dead_runs import release_dead_runs
 from io_managers import layout
 from io_managers.delta_table import janitor
 from io_managers.places import place

@@ -5,8 +5,8 @@ import os
 import dagster as dg
 from pydantic import Field
 
-from fabric_assets import backfills, registration, watch
-from fabric_assets.defs.partitions import PARTITIONED_ASSETS
+from fabric_assets.partitions import PARTITIONED_ASSETS
+from fabric_assets.upkeep import backfills, registration, watch
 from io_managers import layout
 from resources.errors import FabricError
 from resources.model import Model

@@ -5,7 +5,7 @@ import socket
 import dagster as dg
 
 from fabric_assets import cluster
-from fabric_assets.dead_runs import fail_dead_runs
+from fabric_assets.upkeep.dead_runs import fail_dead_runs
 from resources.errors import BrokerError
 
 if (_url := cluster.broker_url()) is not None:

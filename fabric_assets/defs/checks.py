@@ -7,9 +7,9 @@ import dagster as dg
 from fabric_assets import reports
 from fabric_assets.defs.engines import EngineChoice, engine_validation_report
 from fabric_assets.defs.hidden_states import hidden_states
-from fabric_assets.defs.partitions import probe_shards
-from fabric_assets.partition_checks import Outcome, evaluations
-from fabric_assets.registered import registered_shard
+from fabric_assets.partitions import probe_shards
+from fabric_assets.reports.check_results import Outcome, evaluations
+from fabric_assets.upkeep.registered import registered_shard
 from io_managers import audit, layout
 from io_managers.reading import latest_verdict, read_engine
 

@@ -10,8 +10,8 @@ import dagster as dg
 from pydantic import Field
 
 from fabric_assets import cluster, reports
-from fabric_assets.defs.partitions import GPU_POOL
 from fabric_assets.engine_contract import checkpoint_at_hand, contract_of
+from fabric_assets.partitions import GPU_POOL
 from io_managers import layout
 from io_managers.reading import read_engine
 from io_managers.tables import ENGINE_VALIDATION_REPORTS, ENGINES

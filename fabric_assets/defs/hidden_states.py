@@ -7,11 +7,12 @@ from functools import cached_property
 import dagster as dg
 import numpy as np
 
-from fabric_assets import cluster, partition_report, reports
+from fabric_assets import cluster, reports
 from fabric_assets.deferred_vectors import DeferredVectors
 from fabric_assets.defs.engines import EngineChoice, require_built_from
-from fabric_assets.defs.partitions import BACKFILL, GPU_POOL, each_part, probe_shards
 from fabric_assets.engine_contract import canary_of
+from fabric_assets.partitions import BACKFILL, GPU_POOL, each_part, probe_shards
+from fabric_assets.reports.vectors import Extraction, vectors_written
 from io_managers import layout
 from io_managers.delta_io_manager import StageWrite, StageWrites, VectorWrite, VectorWrites
 from io_managers.delta_table import Committed, content_version, stored_content
@@ -149,7 +150,7 @@ class _Extractor:
             computed = (
                 None
                 if throughput is None
-                else partition_report.Extraction(
+                else Extraction(
                     throughput=throughput,
                     norms=stream.norms,
                     clauses=clauses,
@@ -157,7 +158,7 @@ class _Extractor:
                     attestation=stream.attestation,
                 )
             )
-            return partition_report.vectors(
+            return vectors_written(
                 committed=committed,
                 engine=self.engine,
                 manifest=inputs.manifest,

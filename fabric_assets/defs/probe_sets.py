@@ -6,8 +6,8 @@ import dagster as dg
 import pyarrow as pa
 
 from fabric_assets import reports
-from fabric_assets.defs.partitions import BACKFILL, each_part, probe_shards
-from fabric_assets.registered import registered_shard
+from fabric_assets.partitions import BACKFILL, each_part, probe_shards
+from fabric_assets.upkeep.registered import registered_shard
 from io_managers import layout
 from io_managers.delta_io_manager import StageIfChanged, StageWrite, StageWrites
 from io_managers.delta_table import Committed

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import dagster as dg
 
 from fabric_assets.defs.hidden_states import hidden_states
-from fabric_assets.defs.partitions import probe_shards
 from fabric_assets.defs.probe_sets import probe_sets
-from fabric_assets.partition_checks import Outcome, evaluations
+from fabric_assets.partitions import probe_shards
+from fabric_assets.reports.check_results import Outcome, evaluations
 from io_managers import layout
 from io_managers.reading import stale_partitions
 from io_managers.stored_rows import stored_models

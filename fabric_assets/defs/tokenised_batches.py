@@ -7,7 +7,7 @@ from functools import partial
 import dagster as dg
 
 from fabric_assets import reports
-from fabric_assets.defs.partitions import BACKFILL, each_part, probe_shards
+from fabric_assets.partitions import BACKFILL, each_part, probe_shards
 from io_managers import layout
 from io_managers.delta_io_manager import StageIfChanged, StageWrite, StageWrites
 from io_managers.delta_table import Committed, kept_partition, stored_content

@@ -17,9 +17,9 @@ from typing import Any
 from unittest.mock import patch
 
 from fabric_assets.cli import fabric as command_line
+from fabric_assets.commands.serving import write_contract
 from fabric_assets.definitions import defs
 from fabric_assets.instance import open_instance
-from fabric_assets.worker import write_contract
 from io_managers.reading import read_engine
 from resources.broker.app import QueueState, broker_app, queue_state, step_queue
 from resources.broker.contract import Contract, read_contract

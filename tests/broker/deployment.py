@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import dagster as dg
 
-from fabric_assets import backfills
+from fabric_assets.upkeep import backfills
 from resources.broker.app import QueueState, broker_app, queue_state
 from resources.broker.contract import Contract, read_contract
 from tests.broker.cluster import wait_until

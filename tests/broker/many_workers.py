@@ -9,7 +9,7 @@ import logging
 import sys
 from pathlib import Path
 
-from fabric_assets.worker import serve
+from fabric_assets.commands.serving import serve
 
 if __name__ == "__main__":
     # Not on the root logger, which each worker's start sets anew.

@@ -11,7 +11,7 @@ import pytest
 
 from fabric_assets.definitions import defs
 from fabric_assets.instance import open_instance
-from fabric_assets.registration import add_partitions
+from fabric_assets.upkeep.registration import add_partitions
 from io_managers import layout
 from resources.probe_files import ProbeFormat, register
 from tests.tiny import tiny_gguf

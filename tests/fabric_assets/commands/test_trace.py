@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 from click.testing import CliRunner
 
-from fabric_assets.trace import Trace, trace
-from fabric_assets.trace_command import trace_command
+from fabric_assets.commands.trace import trace_command
+from fabric_assets.commands.tracing import Trace, trace
 from io_managers import layout
 from io_managers.delta_table import StoreError
 from io_managers.reading import read_engine

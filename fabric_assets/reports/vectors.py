@@ -9,8 +9,8 @@ import dagster as dg
 import numpy as np
 
 from fabric_assets import reports
-from fabric_assets.norms import NormBin, Norms
 from fabric_assets.reports import Metadata
+from fabric_assets.reports.norms import NormBin, Norms
 from io_managers.delta_table import Committed
 from io_managers.samples import SampleRow
 from io_managers.tables import HIDDEN_STATES
@@ -37,7 +37,7 @@ class Extraction:
     """Of the process that computed them."""
 
 
-def vectors(
+def vectors_written(
     *,
     committed: Committed,
     engine: EngineRecord,

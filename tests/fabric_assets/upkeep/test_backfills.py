@@ -10,9 +10,9 @@ import dagster as dg
 import pytest
 from dagster._core.execution.backfill import BulkActionStatus
 
-from fabric_assets import backfills
 from fabric_assets.defs.automation import extract_missing_schedule
-from fabric_assets.registration import withdraw_probe_set
+from fabric_assets.upkeep import backfills
+from fabric_assets.upkeep.registration import withdraw_probe_set
 from io_managers import layout
 from io_managers.reading import read_hidden_states
 from resources.errors import ConfigurationError

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pyarrow import fs
 
-from fabric_assets import watch
-from fabric_assets.watch import Cursor, Entry, list_entries, local_path, next_step, read_format
+from fabric_assets.upkeep import watch
+from fabric_assets.upkeep.watch import Cursor, Entry, list_entries, local_path, next_step, read_format
 from resources.errors import ConfigurationError
 from resources.probe_files import ProbeFormat
 from tests.object_store import object_store

@@ -12,7 +12,7 @@ import dagster as dg
 import pytest
 from dagster._core.events import DagsterEvent, DagsterEventType, EngineEventData
 
-from fabric_assets.dead_runs import fail_dead_runs
+from fabric_assets.upkeep.dead_runs import fail_dead_runs
 
 HOUR_S = 3600.0
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import click
 
-from fabric_assets.trace import Trace, trace
+from fabric_assets.commands.tracing import Trace, trace
 from io_managers import layout
 from io_managers.vectors import default_model_key
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from fabric_assets.plan import Plan, plan
-from fabric_assets.plan_command import plan_command
+from fabric_assets.commands.plan import plan_command
+from fabric_assets.commands.planning import Plan, plan
 from io_managers import layout
 from io_managers.reading import StoredPartitions
 from resources.model import Model

@@ -19,9 +19,9 @@ from dagster._core.storage.partition_status_cache import AssetPartitionStatus
 from dagster._core.utils import make_new_backfill_id
 
 from fabric_assets import cluster
-from fabric_assets.defs.partitions import PARTITIONED_ASSETS, probe_shards
-from fabric_assets.registered import registered_identities
-from fabric_assets.staleness import PartitionState, partition_states, summary
+from fabric_assets.partitions import PARTITIONED_ASSETS, probe_shards
+from fabric_assets.upkeep.registered import registered_identities
+from fabric_assets.upkeep.staleness import PartitionState, partition_states, summary
 from io_managers import layout
 from io_managers.reading import find_engine, latest_verdict
 from resources.checkpoint.tokenizer import load_tokenizer

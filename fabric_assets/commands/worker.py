@@ -1,4 +1,4 @@
-"""The commands `fabric contract` and `fabric worker`; what they do is in `worker`."""
+"""The commands `fabric contract` and `fabric worker`; what they do is in `serving`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 @click.option("--engine-id", default=None, help="Unset: the newest engine.")
 def contract(engine_id: str | None) -> None:
     """Write what a worker must show to take work for an engine (FABRIC_CONTRACT, else in FABRIC_HOME)."""
-    from fabric_assets.worker import write_contract
+    from fabric_assets.commands.serving import write_contract
 
     agreed, path = write_contract(engine_id)
     click.echo(f"{path}: engine {agreed.engine_id}, queue {agreed.queue}; reload the code location")
@@ -37,6 +37,6 @@ def contract(engine_id: str | None) -> None:
 @click.option("--threads", type=click.IntRange(min=1), default=None, help="CPU threads; unset: every core.")
 def worker(engine_dir: Path, gpu: int | None, contract_file: Path | None, threads: int | None) -> None:
     """Take work from FABRIC_BROKER, one step at a time, with one proven engine. Exit 78 when it may not."""
-    from fabric_assets.worker import serve
+    from fabric_assets.commands.serving import serve
 
     sys.exit(serve(engine_dir, gpu=gpu, contract_file=contract_file, threads=threads))

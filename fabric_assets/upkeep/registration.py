@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dagster as dg
 
-from fabric_assets.defs.partitions import probe_shards
+from fabric_assets.partitions import probe_shards
 from io_managers import layout
 from io_managers.removal import Withdrawn, remove_partition
 from resources.errors import ConfigurationError

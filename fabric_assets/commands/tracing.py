@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from fabric_assets.registered import registered_shard
+from fabric_assets.upkeep.registered import registered_shard
 from io_managers.delta_table import StoreError, stored_content
 from io_managers.reading import StoredPartitions, find_engine, latest_verdict
 from io_managers.stored_rows import stored_batches

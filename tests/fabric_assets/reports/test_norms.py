@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fabric_assets.norms import Norms
+from fabric_assets.reports.norms import Norms
 
 
 def payload_of(vectors: np.ndarray, dtype: str) -> np.ndarray:

@@ -9,9 +9,9 @@ from typing import Any
 import click
 import dagster as dg
 
+from fabric_assets.commands.options import model_options, model_settings, precision_option, probe_format, probe_options
+from fabric_assets.commands.planning import SAMPLE, Plan, Rate, plan
 from fabric_assets.instance import open_instance
-from fabric_assets.options import model_options, model_settings, precision_option, probe_format, probe_options
-from fabric_assets.plan import SAMPLE, Plan, Rate, plan
 from io_managers import layout
 from io_managers.stored_rows import stored_records
 from io_managers.tables import ENGINES
