@@ -27,7 +27,7 @@ FLOORS = (
     {"resources.graph", "resources.reference_decoder", "resources.work_items", "resources.probe_files", "io_managers"},
     {"resources.checkpoint", "resources.packing", "resources.external_sort"},
     {"resources.records"},
-    {"resources.errors"},
+    {"resources.errors", "resources.dagster_internals"},
 )
 """From the top down. A unit imports itself and what lies below it, never its neighbours."""
 
@@ -49,6 +49,7 @@ SHELLS = {
     "fabric_assets.upkeep.registration",
     "resources.broker.executor",
     "resources.broker.steps",
+    "resources.dagster_internals",
     "resources.extraction_engine",
     "resources.model",
     "resources.report_metadata",
@@ -96,3 +97,11 @@ def test_imports_run_one_way(module: Path) -> None:
         n for n in names if unit(n) in allowed
     }
     assert {own, name} & SHELLS or not any(n.split(".")[0] == "dagster" for n in names)
+
+
+@pytest.mark.parametrize("module", MODULES, ids=str)
+def test_one_module_knows_dagster_from_inside(module: Path) -> None:
+    names = set(imported(ast.parse((ROOT / module).with_suffix(".py").read_text())))
+    private = [n for n in names if n.split(".")[0].startswith("dagster") and "._" in n]
+
+    assert bool(private) == (module == Path("resources/dagster_internals"))

@@ -10,11 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import dagster as dg
-from dagster._core.definitions.asset_checks.asset_check_evaluation import (
-    AssetCheckEvaluationTargetMaterializationData as TargetMaterialization,
-)
 
 from fabric_assets.reports import Metadata
+from resources.dagster_internals import AssetCheckEvaluationTargetMaterializationData as TargetMaterialization
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 Contract: a partition is started when its vectors are missing or stale (`staleness`), no run of it is in progress and no
 backfill that was started here is at work. What failed the last time is started in a backfill of its own for each
 partition, so that one bad partition keeps no other of its range from being done. The runs use the engine that was
-decided on here. Dagster has no public call that adds a backfill: the imports from `dagster._core` are all in here.
+decided on here.
 """
 
 from __future__ import annotations
@@ -14,9 +14,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import dagster as dg
-from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus, PartitionBackfill
-from dagster._core.storage.partition_status_cache import AssetPartitionStatus
-from dagster._core.utils import make_new_backfill_id
 
 from fabric_assets import cluster
 from fabric_assets.partitions import PARTITIONED_ASSETS, probe_shards
@@ -25,6 +22,12 @@ from fabric_assets.upkeep.staleness import PartitionState, partition_states, sum
 from io_managers import layout
 from io_managers.reading import find_engine, latest_verdict
 from resources.checkpoint.tokenizer import load_tokenizer
+from resources.dagster_internals import (
+    BulkActionsFilter,
+    BulkActionStatus,
+    PartitionBackfill,
+    make_new_backfill_id,
+)
 from resources.errors import ConfigurationError
 from resources.model import Model
 from resources.records import EngineRecord
@@ -68,9 +71,9 @@ def to_do(instance: dg.DagsterInstance) -> ToDo:
     states = partition_states(lake, registered, model_key=engine.model_key)
     wanted = [s for s in states if s.state != "current"]
     statuses = _statuses(instance, [s.part for s in wanted])
-    free = [s for s in wanted if statuses.get(s.part) != AssetPartitionStatus.IN_PROGRESS]
-    failed = [s for s in free if statuses.get(s.part) == AssetPartitionStatus.FAILED]
-    together = tuple(s for s in free if statuses.get(s.part) != AssetPartitionStatus.FAILED)
+    free = [s for s in wanted if statuses.get(s.part) != dg.AssetPartitionStatus.IN_PROGRESS]
+    failed = [s for s in free if statuses.get(s.part) == dg.AssetPartitionStatus.FAILED]
+    together = tuple(s for s in free if statuses.get(s.part) != dg.AssetPartitionStatus.FAILED)
     return ToDo(engine, summary(states), together, tuple(failed[:ALONE]))
 
 
@@ -133,5 +136,5 @@ def _at_work(instance: dg.DagsterInstance) -> Sequence[PartitionBackfill]:
     return instance.get_backfills(filters=BulkActionsFilter(statuses=unfinished, tags=TAG))
 
 
-def _statuses(instance: dg.DagsterInstance, parts: Sequence[str]) -> Mapping[str, AssetPartitionStatus | None]:
+def _statuses(instance: dg.DagsterInstance, parts: Sequence[str]) -> Mapping[str, dg.AssetPartitionStatus | None]:
     return instance.get_status_by_partition(dg.AssetKey("hidden_states"), parts, probe_shards) or {}

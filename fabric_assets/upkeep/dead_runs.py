@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import dagster as dg
-from dagster._core.storage.event_log.sqlite import SqliteEventLogStorage
+
+from resources.dagster_internals import SqliteEventLogStorage
 
 CLOCK_S = 60.0
 """Most seconds by which a machine's clock is set right after it has started."""

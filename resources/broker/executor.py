@@ -14,12 +14,6 @@ from typing import Any
 
 import dagster as dg
 from celery import Celery
-from dagster._core.execution.context.system import PlanOrchestrationContext
-from dagster._core.execution.plan.plan import ExecutionPlan
-from dagster._core.execution.plan.state import KnownExecutionState
-from dagster._core.execution.plan.step import ExecutionStep
-from dagster._core.execution.retries import RetryMode, get_retries_config
-from dagster._serdes import serialize_value
 from dagster_celery import core_execution_loop
 from dagster_celery.executor import CeleryExecutor
 from dagster_celery.tags import DAGSTER_CELERY_QUEUE_TAG
@@ -27,6 +21,14 @@ from kombu.exceptions import OperationalError
 
 from resources.broker.app import broker_app, queue_state, send_step
 from resources.broker.steps import StepOrder, ended_attempt, events_of_attempt, execute, order_step, step_history
+from resources.dagster_internals import (
+    ExecutionPlan,
+    ExecutionStep,
+    KnownExecutionState,
+    PlanOrchestrationContext,
+    RetryMode,
+    get_retries_config,
+)
 from resources.errors import BrokerError, ConfigurationError
 
 QUEUE_TAG = DAGSTER_CELERY_QUEUE_TAG
@@ -146,7 +148,7 @@ class SentStep:
         """The step's events, serialised; raises the error with which it was given up."""
         if self._error is not None:
             raise self._error
-        return [serialize_value(event) for event in events_of_attempt(self._instance, self._order)]
+        return [dg.serialize_value(event) for event in events_of_attempt(self._instance, self._order)]
 
     def revoke(self) -> None:
         """Tells the workers to drop the message; the run's end in the event log does so for any that do not hear it."""

@@ -13,21 +13,25 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import dagster as dg
-from dagster._core.definitions.reconstruct import ReconstructableJob
-from dagster._core.events import DagsterEvent, DagsterEventType, StepFailureData
-from dagster._core.execution.api import create_execution_plan, execute_plan_iterator
-from dagster._core.execution.plan.handle import StepHandle
-from dagster._core.execution.plan.state import KnownExecutionState
-from dagster._core.execution.retries import RetryMode
-from dagster._serdes import deserialize_value, serialize_value
-from dagster._utils.error import SerializableErrorInfo, serializable_error_info_from_exc_info
+
+from resources.dagster_internals import (
+    KnownExecutionState,
+    ReconstructableJob,
+    RetryMode,
+    SerializableErrorInfo,
+    StepFailureData,
+    StepHandle,
+    create_execution_plan,
+    execute_plan_iterator,
+    serializable_error_info_from_exc_info,
+)
 
 MOST_STARTS = 3
 """Starts of one attempt of a step, each of which ended with its worker, before the step is failed."""
 
-_STARTED = {DagsterEventType.STEP_START, DagsterEventType.STEP_RESTARTED}
-_ENDED = {DagsterEventType.STEP_SUCCESS, DagsterEventType.STEP_FAILURE}
-_RETRIED = DagsterEventType.STEP_UP_FOR_RETRY
+_STARTED = {dg.DagsterEventType.STEP_START, dg.DagsterEventType.STEP_RESTARTED}
+_ENDED = {dg.DagsterEventType.STEP_SUCCESS, dg.DagsterEventType.STEP_FAILURE}
+_RETRIED = dg.DagsterEventType.STEP_UP_FOR_RETRY
 
 logger = logging.getLogger("fabric.worker")
 
@@ -76,8 +80,8 @@ def order_step(
         run_id=run_id,
         step_key=step_key,
         attempt=str(step_history(instance, run_id, step_key).retries),
-        job=serialize_value(job),
-        known_state="" if known_state is None else serialize_value(known_state),
+        job=dg.serialize_value(job),
+        known_state="" if known_state is None else dg.serialize_value(known_state),
         retry_mode=retry_mode.value,
     )
 
@@ -104,9 +108,9 @@ def ended_attempt(history: StepHistory, order: StepOrder) -> bool:
     return history.ended or history.retries > int(order.attempt)
 
 
-def events_of_attempt(instance: dg.DagsterInstance, order: StepOrder) -> list[DagsterEvent]:
+def events_of_attempt(instance: dg.DagsterInstance, order: StepOrder) -> list[dg.DagsterEvent]:
     """The events of that attempt, from the end of the one before it to its own end."""
-    events: list[DagsterEvent] = []
+    events: list[dg.DagsterEvent] = []
     left = int(order.attempt)
     for entry in instance.all_logs(order.run_id):
         if entry.step_key != order.step_key or entry.dagster_event is None:
@@ -146,12 +150,12 @@ def perform(order: StepOrder, instance: dg.DagsterInstance, run: dg.DagsterRun) 
 def execute(order: StepOrder, instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
     """Executes the step in this process. An error outside of the step's own code fails the step too."""
     try:
-        job = deserialize_value(order.job, ReconstructableJob)
+        job = dg.deserialize_value(order.job, ReconstructableJob)
         plan = create_execution_plan(
             job,
             run.run_config,
             step_keys_to_execute=[order.step_key],
-            known_state=deserialize_value(order.known_state, KnownExecutionState) if order.known_state else None,
+            known_state=dg.deserialize_value(order.known_state, KnownExecutionState) if order.known_state else None,
         )
         for _ in execute_plan_iterator(
             execution_plan=plan,
@@ -173,8 +177,8 @@ def report_failure(
 ) -> None:
     """Logs that the step failed, where no step could say so itself."""
     handle: Any = StepHandle.parse_from_key(step_key)
-    event = DagsterEvent(
-        event_type_value=DagsterEventType.STEP_FAILURE.value,
+    event = dg.DagsterEvent(
+        event_type_value=dg.DagsterEventType.STEP_FAILURE.value,
         job_name=run.job_name,
         step_handle=handle,
         event_specific_data=StepFailureData(error=error, user_failure_data=None),

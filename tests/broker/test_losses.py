@@ -14,7 +14,6 @@ import pytest
 pytest.importorskip("dagster_celery", reason="needs the extra `cluster`")
 
 from dagster._core.definitions.reconstruct import ReconstructableRepository
-from dagster._core.execution.retries import RetryMode
 
 from fabric_assets.instance import open_instance
 from io_managers.delta_table import open_table, table_path
@@ -23,6 +22,7 @@ from io_managers.tables import HIDDEN_STATES
 from resources.broker.app import QueueState, broker_app, send_step
 from resources.broker.gate import REFUSED
 from resources.broker.steps import MOST_STARTS, order_step
+from resources.dagster_internals import RetryMode
 from tests.broker.cluster import ROOT, Cluster, Process, copy_home, make_home, wait_until
 from tests.broker.rabbitmq import RabbitMQ
 

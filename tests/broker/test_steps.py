@@ -8,11 +8,8 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from dagster import DagsterEvent, DagsterEventType
 from dagster._core.definitions.reconstruct import ReconstructableRepository
-from dagster._core.events import DagsterEvent, DagsterEventType
-from dagster._core.execution.plan.handle import StepHandle
-from dagster._core.execution.plan.state import KnownExecutionState
-from dagster._core.execution.retries import RetryMode
 
 from resources.broker.steps import (
     MOST_STARTS,
@@ -23,6 +20,7 @@ from resources.broker.steps import (
     perform,
     step_history,
 )
+from resources.dagster_internals import KnownExecutionState, RetryMode, StepHandle
 from tests.broker import small_job
 
 ROOT = str(Path(__file__).parents[2])

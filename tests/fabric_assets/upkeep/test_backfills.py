@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 import dagster as dg
 import pytest
-from dagster._core.execution.backfill import BulkActionStatus
 
 from fabric_assets.defs.automation import extract_missing_schedule
 from fabric_assets.upkeep import backfills
 from fabric_assets.upkeep.registration import withdraw_probe_set
 from io_managers import layout
 from io_managers.reading import read_hidden_states
+from resources.dagster_internals import BulkActionStatus
 from resources.errors import ConfigurationError
 from tests.fabric_assets.conftest import ALL_ASSETS, PARTITIONED, Fabric
 from tests.processes import running_daemon

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 import dagster as dg
 import pytest
-from dagster._core.events import DagsterEvent, DagsterEventType, EngineEventData
+from dagster import DagsterEvent, DagsterEventType
+from dagster._core.events import EngineEventData
 
 from fabric_assets.upkeep.dead_runs import fail_dead_runs
 
