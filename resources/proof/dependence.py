@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from resources.packing import PackedBatch, gather_ids, pack
-from resources.proof.convention import Run, guarded
+from resources.proof.convention import guarded
 from resources.proof.layouts import Change, Layout
+from resources.proof.subject import Subject
 from resources.proof.tokens import Tokens
 from resources.proof.validation import Dependence, Exchange, Experiment, VectorMovement
 from resources.proof.vectors import MOVED, NOISE_CEILING, ROUNDING, Vectors, distances
@@ -26,40 +27,37 @@ SHOWN_SEQUENCES = 8
 
 
 def prove(
-    run: Run,
+    subject: Subject,
     layout: Layout,
-    tokens: Tokens,
-    convention: GatherConvention,
-    dtype: str,
     *,
     profile: int,
-    seed: int,
     noise_floor: float = 0.0,
     pairs: Sequence[tuple[int, int]] = (),
     fewest_trials: int = 1,
 ) -> Dependence:
     """The evidence of one layout; `reason` is None when it holds.
 
+    `profile` is the one that the subject is run with. `noise_floor` is one that was measured before: relative distance.
     `pairs` are tokens whose exchange at the end of a sequence was seen to move its vector. Given some, every sequence
     ends in one, a draw of tokens cannot be unlucky, and a vector that fails to move is wrong rather than unprovable.
     """
-    random = np.random.default_rng(seed)
+    draws = _Draws(layout, subject.tokens, pairs, subject.random())
     tallies = [_Tally(change, len(layout.lengths)) for change in layout.changes]
-    floor = max(noise_floor, ROUNDING[dtype])
+    floor = max(noise_floor, ROUNDING[subject.dtype])
     trials = 0
     reason = sentence = None
     while trials < MOST_TRIALS and (trials < fewest_trials or not all(t.complete for t in tallies)) and not reason:
         trials += 1
-        draw = _draw(layout, tokens, random, pairs)
-        base = run(_batch(layout, draw, convention))
+        draw = draws.draw()
+        base = subject.run(_batch(layout, draw, subject.convention))
         outputs = [base]
         for tally in tallies:
-            changed = _exchange(draw, tally.change, layout, tokens, random, pairs)
+            changed = draws.exchange(draw, tally.change)
             tally.draws.append((draw, changed))
-            outputs.append(run(_batch(layout, changed, convention)))
+            outputs.append(subject.run(_batch(layout, changed, subject.convention)))
         if layout.repeat:
-            outputs.append(run(_batch(layout, draw, convention)))
-        reason, sentence = _unusable(outputs, layout, dtype)
+            outputs.append(subject.run(_batch(layout, draw, subject.convention)))
+        reason, sentence = _unusable(outputs, layout, subject.dtype)
         if reason:
             break
         if layout.repeat:
@@ -143,31 +141,35 @@ class _Tally:
         )
 
 
-def _draw(layout: Layout, tokens: Tokens, random: np.random.Generator, pairs: Sequence[tuple[int, int]]) -> np.ndarray:
-    draw = tokens.draw(int(layout.lengths.sum()), random)
-    if pairs:
-        draw[np.cumsum(layout.lengths) - 1] = [
-            pairs[i][0] for i in random.integers(len(pairs), size=len(layout.lengths))
-        ]
-    return draw
+@dataclass(frozen=True)
+class _Draws:
+    """Tokens for a layout, int32 [its tokens]; each sequence ends in the first of a pair, where there are pairs."""
 
+    layout: Layout
+    tokens: Tokens
+    pairs: Sequence[tuple[int, int]]
+    random: np.random.Generator
 
-def _exchange(
-    draw: np.ndarray,
-    change: Change,
-    layout: Layout,
-    tokens: Tokens,
-    random: np.random.Generator,
-    pairs: Sequence[tuple[int, int]],
-) -> np.ndarray:
-    """`draw` with the tokens of `change` exchanged; last tokens by the pair that they are of."""
-    changed = draw.copy()
-    changed[change.positions] = tokens.others(draw[change.positions], random)
-    if pairs:
-        lasts = np.intersect1d(change.positions, np.cumsum(layout.lengths) - 1)
-        after = dict(pairs)
-        changed[lasts] = [after[int(t)] for t in draw[lasts]]
-    return changed
+    def draw(self) -> np.ndarray:
+        draw = self.tokens.draw(int(self.layout.lengths.sum()), self.random)
+        if self.pairs:
+            chosen = self.random.integers(len(self.pairs), size=len(self.layout.lengths))
+            draw[self._lasts] = [self.pairs[i][0] for i in chosen]
+        return draw
+
+    def exchange(self, draw: np.ndarray, change: Change) -> np.ndarray:
+        """`draw` with the tokens of `change` exchanged; last tokens by the pair that they are of."""
+        changed = draw.copy()
+        changed[change.positions] = self.tokens.others(draw[change.positions], self.random)
+        if self.pairs:
+            lasts = np.intersect1d(change.positions, self._lasts)
+            after = dict(self.pairs)
+            changed[lasts] = [after[int(t)] for t in draw[lasts]]
+        return changed
+
+    @property
+    def _lasts(self) -> np.ndarray:
+        return np.cumsum(self.layout.lengths) - 1
 
 
 def _batch(layout: Layout, tokens: np.ndarray, convention: GatherConvention) -> PackedBatch:

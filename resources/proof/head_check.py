@@ -14,12 +14,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from resources.checkpoint import Checkpoint, Tokenizer
-from resources.packing import pack
-from resources.proof.convention import Run
 from resources.proof.samples import Sample
+from resources.proof.subject import Subject
 from resources.proof.validation import HeadCheck, HeadSample, NextToken
 from resources.proof.vectors import TABLE_TOLERANCE, distances
-from resources.records import GatherConvention
 from resources.reference_decoder import last_states
 
 SHOWN = 5
@@ -29,21 +27,14 @@ ROWS_AT_ONCE = 8192
 """Of the head, made float64."""
 
 
-def check_head(
-    run: Run,
-    samples: Sequence[Sample],
-    checkpoint: Checkpoint,
-    tokenizer: Tokenizer,
-    convention: GatherConvention,
-    dtype: str,
-) -> HeadCheck:
+def check_head(subject: Subject, samples: Sequence[Sample], checkpoint: Checkpoint, tokenizer: Tokenizer) -> HeadCheck:
     """Both vectors of each sample through the head: near each other, and the same token next.
 
     Two tokens whose logits the reference has closer than the tolerance, as a share of its logits' range, count as one.
     """
-    tolerance = TABLE_TOLERANCE[dtype]
+    tolerance = TABLE_TOLERANCE[subject.dtype]
     expected = last_states(checkpoint, [s.ids for s in samples])
-    seen = run(pack([s.ids for s in samples], convention)).values.astype(np.float64)
+    seen = subject.vectors([s.ids for s in samples]).astype(np.float64)
     apart = distances(expected, seen)
     reference, engine = np.split(_logits(checkpoint, np.concatenate([expected, seen])), 2)
     found = tuple(

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 
-from resources.proof.convention import Run, guarded
-from resources.proof.tokens import Tokens
+from resources.proof.convention import guarded
+from resources.proof.subject import Subject
 from resources.proof.validation import InputCheck
-from resources.records import GatherConvention
 
 REQUIRED_PERCENT = 0.1
 SEEDS = 16
 
 
-def check_input(run: Run, tokens: Tokens, convention: GatherConvention, *, seed: int) -> InputCheck:
+def check_input(subject: Subject) -> InputCheck:
     """Changes every token of the micro-batch; the sum of absolute values of all outputs must move, for one seed."""
-    random = np.random.default_rng(seed)
+    tokens, random = subject.tokens, subject.random()
     moved: list[float] = []
     for _ in range(SEEDS):
         before = tokens.draw(5, random)
         after = tokens.others(before, random)
         first, second = (
-            float(run(guarded([t[:1], t[1:2], t[2:4], t[4:]], convention)).fingerprints.sum()) for t in (before, after)
+            float(subject.run(guarded([t[:1], t[1:2], t[2:4], t[4:]], subject.convention)).fingerprints.sum())
+            for t in (before, after)
         )
         moved.append(100 * abs(second - first) / max(first, second, np.finfo(np.float64).tiny))
         if moved[-1] >= REQUIRED_PERCENT:

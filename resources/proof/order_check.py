@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from resources.packing import pack
-from resources.proof.convention import Run
-from resources.proof.tokens import Tokens
+from resources.proof.subject import Subject
 from resources.proof.validation import OrderCheck
 from resources.proof.vectors import MOVED, distances
-from resources.records import GatherConvention, Limits
+from resources.records import Limits
 
 FEWEST_TOKENS = 3
 """Two, whose order can differ, and the last."""
@@ -22,9 +20,7 @@ MOST_TOKENS = 8
 SEEDS = 16
 
 
-def check_order(
-    run: Run, tokens: Tokens, convention: GatherConvention, limits: Limits, *, noise_floor: float, seed: int
-) -> OrderCheck | None:
+def check_order(subject: Subject, limits: Limits, *, noise_floor: float) -> OrderCheck | None:
     """Reverses all tokens of a short sequence but the last; its vector must move, for one seed.
 
     None where the limits hold no sequence of `FEWEST_TOKENS`.
@@ -32,12 +28,12 @@ def check_order(
     n_tokens = min(MOST_TOKENS, limits.max_input_len, limits.max_num_tokens)
     if n_tokens < FEWEST_TOKENS:
         return None
-    random = np.random.default_rng(seed)
+    random = subject.random()
     moved: list[float] = []
     for _ in range(SEEDS):
-        forward = tokens.draw(n_tokens, random)
+        forward = subject.tokens.draw(n_tokens, random)
         backward = np.concatenate([forward[-2::-1], forward[-1:]])
-        first, second = (run(pack([t], convention)).values for t in (forward, backward))
+        first, second = (subject.vectors([t]) for t in (forward, backward))
         moved.append(float(distances(first, second)[0]) / noise_floor)
         if moved[-1] > MOVED:
             return OrderCheck(n_tokens, tuple(moved), reason=None, sentence=None)

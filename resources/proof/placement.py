@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from resources.packing import pack
-from resources.proof.convention import Run
 from resources.proof.layouts import Layout
-from resources.proof.tokens import Tokens
+from resources.proof.subject import Subject
 from resources.proof.validation import Placement
 from resources.proof.vectors import distances
-from resources.records import GatherConvention
 
 TOLERANCE = 1 / 16
 """Relative distance. FP16 on an H200 was seen 0.0062 from float32 at most (benchmarks/results/gpu_parity.json)."""
@@ -27,13 +24,13 @@ ALONE = 2
 """Sequences that are run in a batch of their own: the last ones, which lie farthest from the start."""
 
 
-def check_placement(run: Run, layout: Layout, tokens: Tokens, convention: GatherConvention, *, seed: int) -> Placement:
+def check_placement(subject: Subject, layout: Layout) -> Placement:
     """Runs the layout's batch, the same in reversed order, and its last sequences alone."""
-    draw = tokens.draw(int(layout.lengths.sum()), np.random.default_rng(seed))
+    draw = subject.tokens.draw(int(layout.lengths.sum()), subject.random())
     sequences = np.split(draw, np.cumsum(layout.lengths)[:-1])
-    base = run(pack(sequences, convention)).values
-    mirrored = run(pack(sequences[::-1], convention)).values[::-1]
-    alone = np.concatenate([run(pack([s], convention)).values for s in sequences[-ALONE:]])
+    base = subject.vectors(sequences)
+    mirrored = subject.vectors(sequences[::-1])[::-1]
+    alone = np.concatenate([subject.vectors([s]) for s in sequences[-ALONE:]])
     apart = distances(base, mirrored)
     by_order = float(apart.max())
     by_company = float(distances(base[-ALONE:], alone).max())

@@ -15,13 +15,13 @@ import numpy as np
 from resources.checkpoint import Tokenizer
 from resources.checkpoint.chat_template import Unencodable
 from resources.errors import EngineError
-from resources.packing import most_sequences, pack, plan
-from resources.proof.convention import Run
+from resources.packing import most_sequences, plan
 from resources.proof.placement import TOLERANCE
+from resources.proof.subject import Subject
 from resources.proof.tokens import Tokens
 from resources.proof.validation import SampleCheck, SampleProbe, SampleToken
 from resources.proof.vectors import TABLE_TOLERANCE, distances
-from resources.records import GatherConvention, Limits
+from resources.records import Limits
 
 TEXTS = ("The capital of France is", "def add(a, b):\n    return a +", "Grüße aus Köln: 17 + 25 =")
 """Short, and such that a reader can guess what comes next: prose, code, and letters beyond ASCII with a sum."""
@@ -67,21 +67,12 @@ def _ids(tokenizer: Tokenizer, text: str) -> np.ndarray:
     return ids
 
 
-def check_samples(
-    run: Run,
-    samples: tuple[Sample, ...],
-    tokens: Tokens,
-    convention: GatherConvention,
-    dtype: str,
-    limits: Limits,
-    *,
-    seed: int,
-) -> SampleCheck:
+def check_samples(subject: Subject, samples: tuple[Sample, ...], limits: Limits) -> SampleCheck:
     """Each sample alone, in a full pack, and with one token after another exchanged."""
-    random = np.random.default_rng(seed)
-    sequences, places = _full_pack(samples, tokens, limits, random)
-    alone = np.concatenate([run(pack([s.ids], convention)).values for s in samples])
-    packed = run(pack(sequences, convention)).values[places]
+    random = subject.random()
+    sequences, places = _full_pack(samples, subject.tokens, limits, random)
+    alone = np.concatenate([subject.vectors([s.ids]) for s in samples])
+    packed = subject.vectors(sequences)[places]
     apart = distances(alone, packed)
     probes = tuple(
         SampleProbe(
@@ -91,7 +82,7 @@ def check_samples(
                 for i, piece, moved in zip(
                     sample.ids,
                     sample.pieces,
-                    _movements(run, sample.ids, vector, tokens, convention, limits, random),
+                    _movements(subject, sample.ids, vector, limits, random),
                     strict=True,
                 )
             ),
@@ -108,7 +99,7 @@ def check_samples(
         probes=probes,
         n_sequences=len(sequences),
         n_tokens=sum(map(len, sequences)),
-        tolerance=TABLE_TOLERANCE[dtype],
+        tolerance=TABLE_TOLERANCE[subject.dtype],
         reason=reason,
         sentence=sentence,
     )
@@ -145,17 +136,11 @@ def _full_pack(
 
 
 def _movements(
-    run: Run,
-    ids: np.ndarray,
-    vector: np.ndarray,
-    tokens: Tokens,
-    convention: GatherConvention,
-    limits: Limits,
-    random: np.random.Generator,
+    subject: Subject, ids: np.ndarray, vector: np.ndarray, limits: Limits, random: np.random.Generator
 ) -> np.ndarray:
     """float64 [length]: how far the vector moves when each token alone is exchanged for another."""
     changed = np.tile(ids, (len(ids), 1))
-    np.fill_diagonal(changed, tokens.others(ids, random))
+    np.fill_diagonal(changed, subject.tokens.others(ids, random))
     batches = plan([len(ids)] * len(ids), limits)
-    moved = np.concatenate([run(pack(list(changed[b.start : b.stop]), convention)).values for b in batches])
+    moved = np.concatenate([subject.vectors(list(changed[b.start : b.stop])) for b in batches])
     return distances(np.broadcast_to(vector, moved.shape), moved)

@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -32,6 +31,7 @@ from resources.proof.origin import origin
 from resources.proof.placement import check_placement
 from resources.proof.samples import Sample, check_samples, sample_probes
 from resources.proof.state_check import advice_if_not_finite, check_states
+from resources.proof.subject import Subject
 from resources.proof.tokens import Tokens
 from resources.proof.validation import (
     MICRO,
@@ -117,24 +117,22 @@ class Validation:
             self.detection = detect(run, tokens, dtype, seed=_SEED)
             self._pass(self.detection)
             convention = GatherConvention(self.detection.convention)
-            self.input_check = check_input(run, tokens, convention, seed=_SEED)
+            subject = Subject(run=run, tokens=tokens, convention=convention, dtype=dtype, seed=_SEED)
+            self.input_check = check_input(subject)
             self._pass(self.input_check)
-            prove_layout = partial(prove, tokens=tokens, convention=convention, dtype=dtype, seed=_SEED)
             for profile, limits in enumerate(engine.profiles):
                 self.require_room(limits)
-                run = _runner(engine, dtype, profile=profile)
+                subject = replace(subject, run=_runner(engine, dtype, profile=profile))
                 for layout in micro_layouts():
-                    self._pass(prove_layout(run, layout, profile=profile, fewest_trials=MICRO_TRIALS))
-            self._prove_limits(engine, tokens, convention)
-            run = _runner(engine, dtype, profile=None)
+                    self._pass(prove(subject, layout, profile=profile, fewest_trials=MICRO_TRIALS))
+            self._prove_limits(engine, subject)
+            subject = replace(subject, run=_runner(engine, dtype, profile=None))
             self.progress("running the sample probes")
-            self.sample_check = check_samples(
-                run, self.samples, tokens, convention, dtype, self.config.limits, seed=_SEED
-            )
+            self.sample_check = check_samples(subject, self.samples, self.config.limits)
             self._pass(self.sample_check)
             if checkpoint is not None:
                 self.progress("comparing the sample probes with a float64 forward pass of the checkpoint")
-                self.head = check_head(run, self.samples, checkpoint, tokenizer, convention, dtype)
+                self.head = check_head(subject, self.samples, checkpoint, tokenizer)
                 self._pass(self.head)
         return convention
 
@@ -155,23 +153,23 @@ class Validation:
             engine.run(batch, profile=profile)
         self.warm_up = True
 
-    def _prove_limits(self, engine: Engine, tokens: Tokens, convention: GatherConvention) -> None:
+    def _prove_limits(self, engine: Engine, subject: Subject) -> None:
+        """What only shows in batches as large as the limits allow."""
         dtype = self.config.dtype
         floor = max(d.noise_floor for d in self.dependence)
-        run = _runner(engine, dtype, profile=None)
-        self.order_check = check_order(run, tokens, convention, self.config.limits, noise_floor=floor, seed=_SEED)
+        subject = replace(subject, run=_runner(engine, dtype, profile=None))
+        self.order_check = check_order(subject, self.config.limits, noise_floor=floor)
         if self.order_check is not None:
             self._pass(self.order_check)
         crowded = large_layouts(self.config.limits, reach=self.config.reach)[0]
-        self.placement = check_placement(run, crowded, tokens, convention, seed=_SEED)
+        self.placement = check_placement(subject, crowded)
         self._pass(self.placement)
         pairs = _moving_pairs(self.dependence)
-        prove_layout = partial(prove, tokens=tokens, convention=convention, dtype=dtype, seed=_SEED)
         for profile, limits in enumerate(engine.profiles):
-            run = _runner(engine, dtype, profile=profile)
+            subject = replace(subject, run=_runner(engine, dtype, profile=profile))
             for layout in large_layouts(limits, reach=self.config.reach):
                 self.progress(f"proving a batch of {len(layout.lengths)} sequences and {layout.lengths.sum()} tokens")
-                self._pass(prove_layout(run, layout, profile=profile, noise_floor=floor, pairs=pairs))
+                self._pass(prove(subject, layout, profile=profile, noise_floor=floor, pairs=pairs))
 
     def _pass(self, finding: Finding) -> None:
         if isinstance(finding, Dependence):

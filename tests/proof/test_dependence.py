@@ -10,6 +10,7 @@ from resources.checkpoint import load_tokenizer
 from resources.proof.convention import detect
 from resources.proof.dependence import prove
 from resources.proof.layouts import large_layouts, micro_layouts
+from resources.proof.subject import Subject
 from resources.proof.tokens import Tokens
 from resources.proof.vectors import MOVED, NOISE_CEILING, ROUNDING, Vectors
 from resources.records import GatherConvention, Limits
@@ -57,7 +58,8 @@ class Model:
 
 def proved(model, tokens, layout=None, **how):
     layout = layout or micro_layouts()[0]
-    return prove(model, layout, tokens, EXCLUSIVE, "float16", profile=0, seed=1, fewest_trials=4, **how)
+    subject = Subject(run=model, tokens=tokens, convention=EXCLUSIVE, dtype="float16", seed=1)
+    return prove(subject, layout, profile=0, fewest_trials=4, **how)
 
 
 def test_a_model_that_depends_on_its_own_tokens_holds(tokens):
