@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 from io_managers.places import Place
+from resources.durable import sync_file, sync_folders
 from resources.records import file_digest
 
 ROW_GROUP_BYTES = 4 << 20
@@ -122,23 +123,6 @@ def _digest(path: Place) -> str:
         while piece := file.read(ROW_GROUP_BYTES):
             hasher.update(piece)
     return hasher.hexdigest()
-
-
-def sync_file(path: Path) -> None:
-    """fsync of a file or a folder."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def sync_folders(folder: Path, root: Path) -> None:
-    """fsync of `folder` and of every folder above it up to `root`."""
-    sync_file(folder)
-    while folder != root:
-        folder = folder.parent
-        sync_file(folder)
 
 
 def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:

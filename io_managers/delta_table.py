@@ -33,10 +33,11 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
-from io_managers.data_files import UNFINISHED, DataFile, damage, remove_files, sync_file, sync_folders, write_files
+from io_managers.data_files import UNFINISHED, DataFile, damage, remove_files, write_files
 from io_managers.open_tables import open_table
 from io_managers.places import Place, place
 from io_managers.tables import TableSpec
+from resources.durable import sync_file, sync_folders
 from resources.records import PART_KEY, digest
 
 COMMIT_PATIENCE_S = 60.0

@@ -24,7 +24,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from io_managers import layout
-from io_managers.data_files import sync_file
 from io_managers.delta_table import StoreError
 from io_managers.stored_rows import data_files, stored_batches, stored_records
 from io_managers.tables import EXTRACTION_REQUESTS, HIDDEN_STATES
@@ -36,6 +35,7 @@ from io_managers.vectors import (
     payload_kind,
     payload_matrix,
 )
+from resources.durable import sync_file
 from resources.records import BYTE_ORDER, ITEM_SIZE
 
 HEADER_KEY = b"fabric"

@@ -15,16 +15,22 @@ from resources.records import Attestation
 
 
 def attest(engine: ProvenEngine, *, worker: str | None = None, contract: str = "") -> Attestation:
-    """The attestation of this process, now. `worker` is its name, by default the host and the process id."""
+    """The attestation of this process, now. `worker` is its name, by default `worker_name()`."""
     return Attestation(
         engine_id=engine.engine_id,
         model_key=engine.model_key,
         contract=contract,
-        worker=worker or f"{socket.gethostname()}-{os.getpid()}",
+        worker=worker or worker_name(),
         device=_device(engine.config.backend),
         validated_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
         report_xxh3=xxhash.xxh3_128_hexdigest(engine.report.to_json().encode()),
     )
+
+
+def worker_name(gpu: int | None = None) -> str:
+    """The host, the GPU if one is named, and the process."""
+    where = "" if gpu is None else f"-gpu{gpu}"
+    return f"{socket.gethostname()}{where}-{os.getpid()}"
 
 
 def _device(backend: str) -> str:

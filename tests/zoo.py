@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import json
-import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -101,8 +100,8 @@ def write_engine(
         plan = directory / FOREIGN_PLAN
         versions = to_plan(graph, plan, spec.limits)
         graph.unlink()
-    for path in _tokenizer_folder().iterdir():
-        shutil.copy(path, directory)
+    for name, content in _tokenizer_files().items():
+        (directory / name).write_bytes(content)
     checkpoint_digest = f"zoo {kind} {seed}"
     write_engine_config(
         directory,
@@ -229,10 +228,10 @@ def _disturbed_by_wrong_metadata(g: Graph, out: str) -> str:
 
 
 @functools.cache
-def _tokenizer_folder() -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="zoo-tokenizer-"))
-    _tokenizer().save(folder)
-    return folder
+def _tokenizer_files() -> Mapping[str, bytes]:
+    with tempfile.TemporaryDirectory() as folder:
+        _tokenizer().save(Path(folder))
+        return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
 @functools.cache

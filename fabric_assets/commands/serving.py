@@ -16,7 +16,7 @@ from fabric_assets.instance import open_instance
 from io_managers import layout
 from io_managers.canary import registered_canary
 from io_managers.reading import latest_verdict, read_engine
-from resources.attestation import attest
+from resources.attestation import attest, worker_name
 from resources.broker.contract import Contract, clauses_of, contract_for, read_contract
 from resources.checkpoint import load_tokenizer
 from resources.engine.plugins import configured_plugins
@@ -34,7 +34,7 @@ def serve(engine_dir: Path, *, gpu: int | None, contract_file: Path | None, thre
     if url is None:
         raise ConfigurationError("FABRIC_BROKER is not set; a worker needs amqp://user:password@host:port/vhost")
     from resources.broker.app import broker_app
-    from resources.broker.gate import ForeignWork, run_worker, worker_name
+    from resources.broker.gate import ForeignWork, run_worker
     from resources.broker.steps import StepOrder, perform
 
     if contract_file is not None:

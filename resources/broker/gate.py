@@ -8,8 +8,6 @@ signals are no gate: an exception in one is logged and swallowed (seen with Cele
 from __future__ import annotations
 
 import logging
-import os
-import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -27,12 +25,6 @@ logger = logging.getLogger("fabric.worker")
 
 class ForeignWork(Exception):
     """A message that this worker must give back and never take again: it is set up for another Dagster instance."""
-
-
-def worker_name(gpu: int | None = None) -> str:
-    """The host, the GPU if one is named, and the process."""
-    where = "" if gpu is None else f"-gpu{gpu}"
-    return f"{socket.gethostname()}{where}-{os.getpid()}"
 
 
 def run_worker(

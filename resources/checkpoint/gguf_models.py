@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from resources.checkpoint.gguf_metadata import GgufMetadata
 from resources.checkpoint.gguf_rotary import ROTARY_TENSORS, read_gguf_rotary
 from resources.checkpoint.unchanged import Unchanged
 from resources.errors import CheckpointError
-from resources.records import file_digest
 
 
 class GgufModel:
@@ -41,16 +39,7 @@ class GgufModel:
     @property
     def digest(self) -> str:
         """xxh3-128, hex, of the file's bytes."""
-        found = self._digest
-        self._unchanged.require()
-        return found
-
-    @cached_property
-    def _digest(self) -> str:
-        try:
-            return file_digest(self.path)
-        except OSError as error:
-            raise CheckpointError(f"{self.path} cannot be read: {error.strerror}; make it readable") from error
+        return self._unchanged.digests()[self.path]
 
     def tensor(self, name: str) -> np.ndarray:
         """The tensor `name` of `shapes`: float32, dequantised now and as it was before the conversion."""

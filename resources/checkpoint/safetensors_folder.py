@@ -11,7 +11,6 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from resources.checkpoint.source import PIECE
 from resources.checkpoint.unchanged import Unchanged
 from resources.errors import CheckpointError
-from resources.records import digest, file_digest
+from resources.records import digest
 
 CONFIG = "config.json"
 SINGLE = "model.safetensors"
@@ -68,16 +67,8 @@ class SafetensorsFolder:
 
         The same weights in other shards have another digest.
         """
-        found = self._digest
-        self._unchanged.require()
-        return found
-
-    @cached_property
-    def _digest(self) -> str:
-        try:
-            files = [(path.name, file_digest(path)) for path in (self.path / CONFIG, *sorted(self._shards))]
-        except OSError as error:
-            raise CheckpointError(f"{self.path} cannot be read: {error}; make it readable") from error
+        digests = self._unchanged.digests()
+        files = [(path.name, digests[path]) for path in (self.path / CONFIG, *sorted(self._shards))]
         return digest(part.encode() for file in files for part in file).hex()
 
     def tensor(self, name: str) -> np.ndarray:

@@ -7,9 +7,12 @@ digest of another.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 
 from resources.errors import CheckpointError
+from resources.records import file_digest
 
 
 class Unchanged:
@@ -22,6 +25,17 @@ class Unchanged:
         """`path` is looked at now; it must be there."""
         self._marks[path] = _mark(path)
 
+    def digests(self) -> Mapping[Path, str]:
+        """xxh3-128, hex, of the bytes of every file; they are read once. Refuses files that are others than they were,
+        now as the first time."""
+        found = self._digests
+        self.require()
+        return found
+
+    @cached_property
+    def _digests(self) -> Mapping[Path, str]:
+        return {path: _digest(path) for path in self._marks}
+
     def require(self, *paths: Path) -> None:
         """Refuses any of `paths`, or of all files where none is named, that is another than it was."""
         for path in paths or tuple(self._marks):
@@ -29,6 +43,13 @@ class Unchanged:
                 raise CheckpointError(
                     f"{path} changed since it was opened; let whatever writes to it finish, then start again"
                 )
+
+
+def _digest(path: Path) -> str:
+    try:
+        return file_digest(path)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}; make it readable") from error
 
 
 def _mark(path: Path) -> tuple[int, ...]:

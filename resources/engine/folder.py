@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from resources.durable import sync_file
 from resources.engine.config import read_engine_config, read_engine_record, require_unchanged
 from resources.errors import EngineError
 
@@ -36,7 +37,7 @@ def put_in_place(building: Path, engines_folder: Path) -> Path:
     target = engines_folder / read_engine_record(building).engine_id[:FOLDER_CHARACTERS]
     building.chmod(0o755)
     for path in (*building.iterdir(), building):
-        _sync(path)
+        sync_file(path)
     try:
         building.rename(target)
     except OSError:
@@ -46,7 +47,7 @@ def put_in_place(building: Path, engines_folder: Path) -> Path:
             return target
         target.rename(Path(tempfile.mkdtemp(prefix=".damaged-", dir=engines_folder)) / target.name)
         building.rename(target)
-    _sync(engines_folder)
+    sync_file(engines_folder)
     return target
 
 
@@ -58,11 +59,3 @@ def is_sound(directory: Path) -> bool:
     except EngineError:
         return False
     return directory.name == config.engine_id[:FOLDER_CHARACTERS]
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
