@@ -232,7 +232,7 @@ def _spans(cluster: Any, tokens: dict[str, int]) -> list[tuple[float, float, int
     """Of each partition: when its work began (the commit before it, or its step's start), its commit, its tokens."""
     import dagster as dg
 
-    from io_managers.delta_table import open_table, table_path
+    from io_managers.open_tables import open_table, table_path
     from io_managers.tables import HIDDEN_STATES
 
     os.environ["FABRIC_HOME"] = str(cluster.home)

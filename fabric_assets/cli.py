@@ -18,8 +18,7 @@ from fabric_assets.commands.probe_sets import register_command, withdraw
 from fabric_assets.commands.trace import trace_command
 from fabric_assets.commands.validate import validate
 from fabric_assets.commands.worker import contract, worker
-from io_managers.delta_table import StoreError
-from io_managers.lineage import LineageError
+from io_managers.errors import LineageError, StoreError
 from resources.errors import FabricError
 
 

@@ -21,8 +21,9 @@ import pyarrow as pa
 from pydantic import Field
 
 from io_managers import layout, tables
-from io_managers.delta_table import Committed, PartitionWrite, StoreError, kept_partition, table_path, write_partition
-from io_managers.lineage import LineageError
+from io_managers.delta_table import Committed, PartitionWrite, kept_partition, write_partition
+from io_managers.errors import LineageError, StoreError
+from io_managers.open_tables import table_path
 from io_managers.reading import StoredPartitions, latest_verdict, read_engine
 from io_managers.stored_rows import data_files
 from io_managers.tables import TableSpec

@@ -33,12 +33,13 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
+from io_managers.contents import MADE_OF, content_version, made_of_version, require_scope, transaction_name
 from io_managers.data_files import UNFINISHED, DataFile, damage, remove_files, write_files
-from io_managers.open_tables import open_table
-from io_managers.places import Place, place
+from io_managers.errors import StoreError
+from io_managers.open_tables import open_table, stored_files, table_path
+from io_managers.places import Place
 from io_managers.tables import TableSpec
 from resources.durable import sync_file, sync_folders
-from resources.records import PART_KEY, digest
 
 COMMIT_PATIENCE_S = 60.0
 """How long a commit goes on losing races to commits of other partitions before it gives up."""
@@ -46,17 +47,6 @@ COMMIT_PATIENCE_S = 60.0
 LOG_TAIL = 16
 """How many of the newest log files are fsynced. Every acknowledged commit made those before it durable, so what is left
 are the entries of writers that were killed since the last one."""
-
-
-MADE_OF = "@made_of"
-"""Ends the name of the transaction that says what a partition's rows were made of; no partition key has an `@`."""
-
-WITHDRAWN = digest([b"withdrawn"])
-"""The content of a partition that was taken out of the lake, which is no content: one without a row has another."""
-
-
-class StoreError(Exception):
-    """The lake cannot take or give what was asked; says what was seen, what was expected and what to do."""
 
 
 @dataclass(frozen=True)
@@ -86,47 +76,12 @@ class Committed:
     skipped: bool
 
 
-def table_path(lake: Path | str, spec: TableSpec, model_key: str | None = None) -> Place:
-    """The place of a table; `model_key` is needed for, and only for, a table that is per model."""
-    if "://" in str(lake) and not str(lake).startswith("s3://"):
-        raise StoreError(f"the lake is {lake}; expected a folder or s3://bucket/prefix; give one of those")
-    if spec.per_model != (model_key is not None):
-        raise StoreError(
-            f"table {spec.name} was asked for with model_key {model_key!r}; "
-            f"expected {'one' if spec.per_model else 'none'}, since it is {'' if spec.per_model else 'not '}per model"
-        )
-    table = place(lake) / spec.name
-    return table if model_key is None else table / _require_key("model_key", model_key)
-
-
-def stored_files(table: DeltaTable, scope: Mapping[str, str]) -> list[DataFile]:
-    """The files of a partition in the order of their rows; of the whole table for an empty scope."""
-    actions = pa.table(table.get_add_actions(flatten=True))
-    for column, value in scope.items():
-        actions = actions.filter(pc.equal(actions[f"partition.{column}"], value))
-    columns = (actions[name].to_pylist() for name in ("path", "num_records", "size_bytes"))
-    return sorted((DataFile(*row) for row in zip(*columns, strict=True)), key=lambda file: file.path)
-
-
-def stored_content(
-    lake: Path | str, spec: TableSpec, scope: Mapping[str, str], *, model_key: str | None = None
-) -> bytes | None:
-    """8 bytes that identify the rows last committed to a partition; None if nothing ever was, or it was withdrawn.
-
-    They are the partition's transaction version, 63 bits of the content digest: Delta keeps it in every checkpoint,
-    where a commit's own metadata goes with its log entry.
-    """
-    table = open_table(table_path(lake, spec, model_key))
-    version = None if table is None else table.transaction_version(_app(spec, _require_scope(spec, scope)))
-    return None if version in (None, content_version(WITHDRAWN)) else version.to_bytes(8, "little")
-
-
 def kept_partition(
     lake: Path | str, spec: TableSpec, scope: Mapping[str, str], made_of: bytes, *, model_key: str | None = None
 ) -> Committed | None:
     """What is stored of a partition, if it was made of `made_of` and every file of it still has its hash; else None."""
     path = table_path(lake, spec, model_key)
-    app = _app(spec, _require_scope(spec, scope))
+    app = transaction_name(spec, require_scope(spec, scope))
     table = open_table(path)
     if table is None or table.transaction_version(app + MADE_OF) != made_of_version(made_of):
         return None
@@ -142,10 +97,10 @@ def write_partition(
 ) -> Committed:
     """Replaces one partition. Raises `StoreError`, or whatever the rows' source raised."""
     path = table_path(lake, spec, model_key)
-    scope = _require_scope(spec, write.scope)
+    scope = require_scope(spec, write.scope)
     version = content_version(write.content_digest)
     table = _open_or_create(path, spec)
-    before = table.transaction_version(_app(spec, scope))
+    before = table.transaction_version(transaction_name(spec, scope))
     if before == version:
         files = stored_files(table, scope)
         if _fault(path, files, write.n_rows, before=True) is None:
@@ -176,37 +131,6 @@ def janitor(path: Path | str, older_than_s: float = 86400) -> int:
         except FileNotFoundError:
             continue
     return removed
-
-
-def _require_key(name: str, value: str) -> str:
-    if PART_KEY.fullmatch(value):
-        return value
-    raise StoreError(f"{name} is {value!r}; expected to match {PART_KEY.pattern}; rename it")
-
-
-def _require_scope(spec: TableSpec, scope: Mapping[str, str]) -> dict[str, str]:
-    """The scope in the table's column order. An empty value would make the whole table unreadable."""
-    if set(scope) != set(spec.replaces) or not spec.replaces:
-        raise StoreError(
-            f"a write to {spec.name} names {sorted(scope)}; expected {sorted(spec.replaces)}; name what it replaces"
-        )
-    return {column: _require_key(f"{spec.name}.{column}", scope[column]) for column in spec.replaces}
-
-
-def _app(spec: TableSpec, scope: Mapping[str, str]) -> str:
-    return "/".join([spec.name, *scope.values()])
-
-
-def content_version(content: bytes) -> int:
-    """63 bits of the digest, never 0. Delta's transaction versions are signed 64-bit."""
-    if len(content) != 16:
-        raise StoreError(f"a content digest has {len(content)} bytes; expected 16; use resources.records.digest")
-    return int.from_bytes(content[:8], "little") >> 1 or 1
-
-
-def made_of_version(made_of: bytes) -> int:
-    """The same of what rows were made of; the 8 bytes that `stored_content` gives are a version as they are."""
-    return int.from_bytes(made_of, "little") if len(made_of) == 8 else content_version(made_of)
 
 
 def _open_or_create(path: Place, spec: TableSpec) -> DeltaTable:
@@ -268,8 +192,8 @@ def _checked(spec: TableSpec, scope: Mapping[str, str], write: PartitionWrite) -
     if rows != write.n_rows:
         more = "or more " if rows > write.n_rows else ""
         raise StoreError(
-            f"{_app(spec, scope)} got {rows} rows {more}from its stage; expected {write.n_rows}; nothing was stored; "
-            "materialise the partition again, its upstream first"
+            f"{transaction_name(spec, scope)} got {rows} rows {more}from its stage; expected {write.n_rows}; "
+            "nothing was stored; materialise the partition again, its upstream first"
         )
 
 
@@ -281,7 +205,7 @@ def _commit(
     before: int | None,
     files: list[DataFile],
 ) -> Committed:
-    app, version = _app(spec, scope), content_version(write.content_digest)
+    app, version = transaction_name(spec, scope), content_version(write.content_digest)
     deadline = time.monotonic() + COMMIT_PATIENCE_S
     while True:
         table = DeltaTable(path)
@@ -316,12 +240,12 @@ def _remember_made_of(
     path: Place, spec: TableSpec, scope: dict[str, str], write: PartitionWrite, table: DeltaTable
 ) -> int:
     """Commits what the stored rows are made of, unless the table knows it; returns the table's version."""
-    [_, *made_of] = _transactions(_app(spec, scope), write)
+    [_, *made_of] = _transactions(transaction_name(spec, scope), write)
     deadline = time.monotonic() + COMMIT_PATIENCE_S
     while any(table.transaction_version(t.app_id) != t.version for t in made_of):
         table = DeltaTable(path)
         if conflict := _try_commit(table, spec, [], {}, {**write.metadata, **scope}, made_of):
-            _wait(conflict, path, _app(spec, scope), deadline)
+            _wait(conflict, path, transaction_name(spec, scope), deadline)
         table = DeltaTable(path)
     return table.version()
 

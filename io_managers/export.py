@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from io_managers import layout
-from io_managers.delta_table import StoreError
+from io_managers.errors import StoreError
 from io_managers.stored_rows import data_files, stored_batches, stored_records
 from io_managers.tables import EXTRACTION_REQUESTS, HIDDEN_STATES
 from io_managers.vectors import (

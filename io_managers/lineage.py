@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from io_managers.errors import LineageError
 from io_managers.tables import HIDDEN_STATES
 from io_managers.work_item_rows import HASH_BYTES, WorkItemRows, fixed_binary
 from resources.records import (
@@ -37,14 +38,6 @@ _EXTRACT_AGAIN = "materialise hidden_states for this partition again; if it stay
 _TOKENISE_AGAIN = "materialise tokenised_batches and work_items for this partition again, then what is after them"
 _ASK_AGAIN = "materialise extraction_requests for this partition, then hidden_states"
 _VALIDATE = "materialise engine and engine_validation_report, then hidden_states"
-
-
-class LineageError(Exception):
-    """Vectors that do not add up to what was asked. `clause` is a stable short code of what was broken."""
-
-    def __init__(self, clause: str, *, seen: object, expected: object, advice: str) -> None:
-        super().__init__(f"lineage clause '{clause}': saw {seen}; expected {expected}; {advice}")
-        self.clause, self.seen, self.expected, self.advice = clause, str(seen), str(expected), advice
 
 
 def checked_batches(

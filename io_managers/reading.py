@@ -17,8 +17,10 @@ import duckdb
 import pyarrow as pa
 
 from io_managers import layout
-from io_managers.delta_table import StoreError, open_table, stored_content, table_path
+from io_managers.contents import stored_content, stored_contents
+from io_managers.errors import StoreError
 from io_managers.export import export_partition
+from io_managers.open_tables import open_table, table_path
 from io_managers.places import ObjectPath, place
 from io_managers.stored_rows import partition_files, stored_batches, stored_records
 from io_managers.tables import (
@@ -33,7 +35,6 @@ from io_managers.tables import (
     WORK_ITEMS,
     TableSpec,
 )
-from io_managers.transactions import stored_contents
 from io_managers.vectors import default_model_key, iter_hidden_states, read_hidden_states
 from io_managers.work_item_rows import WorkItemRows, work_item_rows
 from resources.records import (
@@ -71,7 +72,7 @@ class StoredPartitions:
         return stored_batches(self.lake, PROBE_SETS, {"part": part})
 
     def probes_digest(self, part: str) -> bytes:
-        """`delta_table.stored_content` of the probes; ask for it before they are read. Raises `StoreError` if none."""
+        """`contents.stored_content` of the probes; ask for it before they are read. Raises `StoreError` if none."""
         if (digest := stored_content(self.lake, PROBE_SETS, {"part": part})) is not None:
             return digest
         raise StoreError(f"probe_sets of {part} was never materialised; materialise it, then what is after it")

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from io_managers.delta_table import WITHDRAWN, PartitionWrite, stored_content, write_partition
+from io_managers.contents import WITHDRAWN, stored_content
+from io_managers.delta_table import PartitionWrite, write_partition
 from io_managers.stored_rows import data_files, stored_models
 from io_managers.tables import ALL, HIDDEN_STATES, PROBE_SETS, TableSpec
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from io_managers.delta_table import StoreError
+from io_managers.errors import StoreError
 from io_managers.stored_rows import stored_batches
 from io_managers.tables import TableSpec
 

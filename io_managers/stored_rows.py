@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from io_managers.data_files import DataFile
-from io_managers.delta_table import StoreError, open_table, stored_files, table_path
+from io_managers.errors import StoreError
+from io_managers.open_tables import open_table, stored_files, table_path
 from io_managers.places import place, source
 from io_managers.tables import HIDDEN_STATES, TableSpec
 

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from io_managers.delta_table import Committed, PartitionWrite, StoreError, stored_content, write_partition
+from io_managers.contents import stored_content
+from io_managers.delta_table import Committed, PartitionWrite, write_partition
+from io_managers.errors import StoreError
 from io_managers.lineage import checked_batches
 from io_managers.reading import StoredPartitions, find_engine, latest_verdict
 from io_managers.tables import ATTESTATIONS, HIDDEN_STATES, PROBE_SETS, WORK_ITEMS

@@ -16,7 +16,8 @@ import pyarrow as pa
 import xxhash
 
 from io_managers import layout
-from io_managers.delta_table import StoreError, open_table, table_path
+from io_managers.errors import StoreError
+from io_managers.open_tables import open_table, table_path
 from io_managers.places import place
 from io_managers.stored_rows import data_files, stored_batches, stored_models, stored_records
 from io_managers.tables import ENGINES, HIDDEN_STATES

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from io_managers.delta_table import StoreError
+from io_managers.errors import StoreError
 from resources.records import WorkItem
 
 HASH_BYTES = 16

@@ -6,8 +6,7 @@ from typing import Any
 
 import dagster as dg
 
-from io_managers.delta_table import StoreError
-from io_managers.lineage import LineageError
+from io_managers.errors import LineageError, StoreError
 from resources.errors import FabricError
 
 OWN_ERRORS = {e.__name__ for e in (StoreError, LineageError, FabricError, *FabricError.__subclasses__())}

@@ -19,7 +19,8 @@ import pyarrow.compute as pc
 import xxhash
 
 from fabric_assets.upkeep.registered import registered_shard
-from io_managers.delta_table import StoreError, stored_content
+from io_managers.contents import stored_content
+from io_managers.errors import StoreError
 from io_managers.reading import StoredPartitions, find_engine, latest_verdict
 from io_managers.stored_rows import stored_batches
 from io_managers.tables import HIDDEN_STATES, PROBE_SETS, TableSpec

@@ -14,8 +14,9 @@ from fabric_assets.engine_contract import canary_of
 from fabric_assets.partitions import BACKFILL, GPU_POOL, each_part, probe_shards
 from fabric_assets.reports.vectors import Extraction, vectors_written
 from io_managers import layout
+from io_managers.contents import content_version, stored_content
 from io_managers.delta_io_manager import StageWrite, StageWrites, VectorWrite, VectorWrites
-from io_managers.delta_table import Committed, content_version, stored_content
+from io_managers.delta_table import Committed
 from io_managers.reading import StoredPartitions
 from io_managers.samples import sample_rows
 from io_managers.stored_ids import ids_to_replace, stored_ids, withdrawn

@@ -9,8 +9,9 @@ import dagster as dg
 from fabric_assets import reports
 from fabric_assets.partitions import BACKFILL, each_part, probe_shards
 from io_managers import layout
+from io_managers.contents import stored_content
 from io_managers.delta_io_manager import StageIfChanged, StageWrite, StageWrites
-from io_managers.delta_table import Committed, kept_partition, stored_content
+from io_managers.delta_table import Committed, kept_partition
 from io_managers.reading import StoredPartitions
 from io_managers.tables import TOKENISED_BATCHES, WORK_ITEMS
 from resources.model import Model

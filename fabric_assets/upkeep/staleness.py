@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from io_managers.delta_table import content_version
+from io_managers.contents import Contents, content_version, stored_contents
 from io_managers.tables import HIDDEN_STATES, PROBE_SETS, WORK_ITEMS
-from io_managers.transactions import Contents, stored_contents
 
 State = Literal["current", "missing", "stale"]
 

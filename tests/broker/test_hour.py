@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("dagster_celery", reason="needs the extra `cluster`")
 
-from io_managers.delta_table import open_table, table_path
+from io_managers.open_tables import open_table, table_path
 from io_managers.reading import read_hidden_states
 from io_managers.tables import HIDDEN_STATES
 from tests.broker.cluster import Cluster, Process, copy_home, make_home, wait_until

@@ -16,7 +16,7 @@ pytest.importorskip("dagster_celery", reason="needs the extra `cluster`")
 from dagster._core.definitions.reconstruct import ReconstructableRepository
 
 from fabric_assets.instance import open_instance
-from io_managers.delta_table import open_table, table_path
+from io_managers.open_tables import open_table, table_path
 from io_managers.reading import read_hidden_states
 from io_managers.tables import HIDDEN_STATES
 from resources.broker.app import QueueState, broker_app, send_step

@@ -13,7 +13,8 @@ import pyarrow as pa
 import xxhash
 
 from io_managers import tables
-from io_managers.delta_table import PartitionWrite, open_table, stored_files, table_path, write_partition
+from io_managers.delta_table import PartitionWrite, write_partition
+from io_managers.open_tables import open_table, stored_files, table_path
 from io_managers.stored_rows import stored_records
 from io_managers.tables import TableSpec
 from resources.records import (
@@ -111,7 +112,7 @@ def probe_rows(items: Sequence[WorkItem]) -> list[dict[str, Any]]:
 
 
 def manifest_of(items: Sequence[WorkItem]) -> list[WorkItemManifest]:
-    # As `delta_table.stored_content` gives it for what `put` stores.
+    # As `contents.stored_content` gives it for what `put` stores.
     probes_digest = (int.from_bytes(_content(probe_rows(items))[:8], "little") >> 1).to_bytes(8, "little")
     return [
         WorkItemManifest(

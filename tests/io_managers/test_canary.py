@@ -9,7 +9,7 @@ import pytest
 
 from io_managers import tables
 from io_managers.canary import registered_canary
-from io_managers.delta_table import StoreError
+from io_managers.errors import StoreError
 from io_managers.reading import read_hidden_states
 from tests.io_managers.store import ENGINE, PART, put, spoil_vector, token_rows, work_items
 from tests.io_managers.test_reading import MODEL_KEYS, engine_of, store

@@ -12,7 +12,9 @@ import pytest
 from deltalake import DeltaTable, Schema
 
 from io_managers import delta_table, tables
-from io_managers.delta_table import PartitionWrite, StoreError, janitor, open_table, table_path, write_partition
+from io_managers.delta_table import PartitionWrite, janitor, write_partition
+from io_managers.errors import StoreError
+from io_managers.open_tables import open_table, table_path
 from io_managers.stored_rows import stored_records
 from resources.records import digest
 from tests.io_managers.store import flip_a_bit, stored_state

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from io_managers import tables
-from io_managers.delta_table import janitor, open_table, stored_files, table_path, write_partition
+from io_managers.delta_table import janitor, write_partition
+from io_managers.open_tables import open_table, stored_files, table_path
 from io_managers.stored_rows import stored_records
 from tests.io_managers.doomed_writer import CONTENT
 from tests.io_managers.test_delta_table import FIVE, Source, row

@@ -11,7 +11,7 @@ import pytest
 from safetensors import safe_open
 
 from io_managers import export
-from io_managers.delta_table import StoreError
+from io_managers.errors import StoreError
 from io_managers.reading import export_partition, read_hidden_states
 from tests.io_managers.store import PART, spoil_vector, work_items
 from tests.io_managers.test_reading import MODEL_KEYS, engine_of, store

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from io_managers import tables
-from io_managers.delta_table import StoreError
-from io_managers.lineage import LineageError
+from io_managers.errors import LineageError, StoreError
 from io_managers.reading import read_hidden_states
 from io_managers.stored_rows import stored_records
 from io_managers.vector_store import write_vectors

@@ -14,11 +14,13 @@ pytest.importorskip("obstore", reason="needs the extra `object-store`")
 pytest.importorskip("moto", reason="needs the extra `object-store-tests`")
 
 from io_managers import tables
-from io_managers.delta_table import StoreError, open_table, table_path, write_partition
+from io_managers.contents import stored_contents
+from io_managers.delta_table import write_partition
+from io_managers.errors import StoreError
+from io_managers.open_tables import open_table, table_path
 from io_managers.places import ObjectPath, place
 from io_managers.reading import connect, export_partition, read_hidden_states
 from io_managers.stored_rows import data_files, stored_models, stored_records
-from io_managers.transactions import stored_contents
 from io_managers.vector_store import write_vectors
 from tests.io_managers.store import ENGINE, PART, Stream, put_upstream, vectors_of, work_items
 from tests.io_managers.test_delta_table import FIVE, OTHER, Source, row

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from io_managers.delta_table import stored_files, table_path, write_partition
-from io_managers.open_tables import MOST_HELD, open_table
+from io_managers.delta_table import write_partition
+from io_managers.open_tables import MOST_HELD, open_table, stored_files, table_path
 from tests.io_managers.test_delta_table import FIVE, OTHER, SPEC, Source
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from io_managers import tables
-from io_managers.delta_table import StoreError
+from io_managers.errors import StoreError
 from io_managers.reading import (
     StoredPartitions,
     connect,

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from io_managers import removal, tables
-from io_managers.delta_table import StoreError
+from io_managers.contents import stored_contents
+from io_managers.errors import StoreError
 from io_managers.reading import connect, read_hidden_states
 from io_managers.removal import Withdrawn, remove_partition
 from io_managers.stored_rows import stored_models
-from io_managers.transactions import stored_contents
 from io_managers.vector_store import write_vectors
 from resources.records import Refusal
 from tests.io_managers.store import ENGINE, Stream, put, work_items

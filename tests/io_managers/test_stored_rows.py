@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from io_managers import tables
-from io_managers.delta_table import PartitionWrite, StoreError, write_partition
+from io_managers.delta_table import PartitionWrite, write_partition
+from io_managers.errors import StoreError
 from io_managers.stored_rows import partition_files, stored_batches, stored_records
 from tests.io_managers.store import PART, flip_a_bit, put, token_rows, work_items
 from tests.io_managers.test_delta_table import FIVE, Source, row

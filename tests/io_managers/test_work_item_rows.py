@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from io_managers import tables
-from io_managers.delta_table import StoreError
+from io_managers.errors import StoreError
 from io_managers.work_item_rows import binary_rows, fixed_binary, work_item_rows
 from resources.records import WorkItem
 from tests.io_managers.store import PART, manifest_of, token_rows, work_items

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from fabric_assets.commands.trace import trace_command
 from fabric_assets.commands.tracing import Trace, trace
 from io_managers import layout
-from io_managers.delta_table import StoreError
+from io_managers.errors import StoreError
 from io_managers.reading import read_engine
 from tests.fabric_assets.conftest import Fabric
 

@@ -8,18 +8,11 @@ import pytest
 from deltalake import DeltaTable
 
 from io_managers import tables
-from io_managers.delta_table import (
-    StoreError,
-    content_version,
-    kept_partition,
-    made_of_version,
-    open_table,
-    stored_content,
-    table_path,
-    write_partition,
-)
+from io_managers.contents import Contents, content_version, made_of_version, stored_content, stored_contents
+from io_managers.delta_table import kept_partition, write_partition
+from io_managers.errors import StoreError
+from io_managers.open_tables import open_table, table_path
 from io_managers.removal import remove_partition
-from io_managers.transactions import Contents, stored_contents
 from resources.records import digest
 from tests.io_managers.test_delta_table import FIVE, OTHER, SPEC, Source, row, rows_of
 
