@@ -45,6 +45,13 @@ def initialise() -> Path:
     return dagster_home
 
 
+def open_instance() -> dg.DagsterInstance:
+    """The home's instance, initialised, in which no dead run holds anything up."""
+    instance = dg.DagsterInstance.from_config(str(initialise()))
+    release_dead_runs(instance)
+    return instance
+
+
 def _clean_up() -> None:
     """Removes what killed runs left in the lake, among the engines and in the scratch folder more than a day ago."""
     lake = place(layout.lake_path())
@@ -54,10 +61,3 @@ def _clean_up() -> None:
     for left in (*layout.scratch_path().iterdir(), *layout.engines_path().glob(".building-*")):
         if left.stat().st_mtime < limit:
             shutil.rmtree(left, ignore_errors=True)
-
-
-def open_instance() -> dg.DagsterInstance:
-    """The home's instance, initialised, in which no dead run holds anything up."""
-    instance = dg.DagsterInstance.from_config(str(initialise()))
-    release_dead_runs(instance)
-    return instance

@@ -14,8 +14,10 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from io_managers.stored_ids import value_hashes
 from io_managers.stored_rows import stored_batches
 from io_managers.tables import HIDDEN_STATES, REFUSED_PROBES
+from resources.records import payload_elements
 
 ROWS_A_BATCH = 1024
 
@@ -63,14 +65,14 @@ def account(lake: Path | str, part: str, *, model_key: str, rows_in: int) -> Acc
     refused: Counter[tuple[str, str]] = Counter()
     for batch in stored_batches(lake, REFUSED_PROBES, {"part": part}, columns=["stage", "reason"]):
         refused.update(zip(batch["stage"].to_pylist(), batch["reason"].to_pylist(), strict=True))
-    hashes = np.concatenate([_hashes(column) for column in ids] or [np.zeros(0, dtype=np.uint64)])
+    hashes = np.concatenate([value_hashes(column) for column in ids] or [np.zeros(0, dtype=np.uint64)])
     # Equal hashes are few, and mostly equal ids; which of them are is settled by the ids themselves.
     doubtful = _repeated(hashes)
     apart = len(hashes) - int(np.isin(hashes, doubtful).sum())
     same = {
         probe_id
         for column in (_column(lake, part, model_key, "probe_id") if len(doubtful) else ())
-        for probe_id in column.filter(pa.array(np.isin(_hashes(column), doubtful))).to_pylist()
+        for probe_id in column.filter(pa.array(np.isin(value_hashes(column), doubtful))).to_pylist()
     }
     return Account(part=part, rows_in=rows_in, stored=len(hashes), distinct=apart + len(same), refused=dict(refused))
 
@@ -83,7 +85,7 @@ def scan_vectors(lake: Path | str, part: str, *, model_key: str) -> VectorScan:
     firsts = []
     for batch in _batches(lake, part, model_key, columns):
         rows += len(batch)
-        firsts.append(_hashes(batch["payload_xxh3"]))
+        firsts.append(value_hashes(batch["payload_xxh3"]))
         probe_ids, dtypes, hashes, payloads = (batch.column(name).to_pylist() for name in columns)
         for probe_id, dtype, stored_hash, payload in zip(probe_ids, dtypes, hashes, payloads, strict=True):
             if xxhash.xxh3_128_digest(payload) != stored_hash:
@@ -100,9 +102,7 @@ def scan_vectors(lake: Path | str, part: str, *, model_key: str) -> VectorScan:
 
 
 def _is_finite(payload: bytes, dtype: str) -> bool:
-    if dtype == "bfloat16":
-        return bool(((np.frombuffer(payload, dtype="<u2") & 0x7F80) != 0x7F80).all())
-    return bool(np.isfinite(np.frombuffer(payload, dtype=np.dtype(dtype).newbyteorder("<"))).all())
+    return bool(np.isfinite(payload_elements(np.frombuffer(payload, dtype=np.uint8), dtype)).all())
 
 
 def _shared_vectors(lake: Path | str, part: str, model_key: str, repeated: np.ndarray) -> tuple[int, str]:
@@ -111,9 +111,9 @@ def _shared_vectors(lake: Path | str, part: str, model_key: str, repeated: np.nd
 
     def chosen(wanted: np.ndarray) -> Iterator[pa.RecordBatch]:
         for batch in _batches(lake, part, model_key, names) if len(wanted) else ():
-            yield batch.filter(pa.array(np.isin(_hashes(batch["payload_xxh3"]), wanted)))
+            yield batch.filter(pa.array(np.isin(value_hashes(batch["payload_xxh3"]), wanted)))
 
-    pairs = [(_hashes(batch["payload_xxh3"]), _hashes(batch["token_hash"])) for batch in chosen(repeated)]
+    pairs = [(value_hashes(batch["payload_xxh3"]), value_hashes(batch["token_hash"])) for batch in chosen(repeated)]
     payloads, tokens = (np.concatenate(side) for side in zip(*pairs, strict=True)) if pairs else (repeated, repeated)
     order = np.lexsort((tokens, payloads))
     payloads, tokens = payloads[order], tokens[order]
@@ -132,12 +132,6 @@ def _batches(lake: Path | str, part: str, model_key: str, columns: list[str]) ->
 
 def _column(lake: Path | str, part: str, model_key: str, name: str) -> Iterator[pa.Array]:
     return (batch[name] for batch in _batches(lake, part, model_key, [name]))
-
-
-def _hashes(column: pa.Array) -> np.ndarray:
-    """uint64 [n]: a hash of each value."""
-    values = (v.encode() if isinstance(v, str) else v for v in column.to_pylist())
-    return np.fromiter((xxhash.xxh3_64_intdigest(v) for v in values), dtype=np.uint64, count=len(column))
 
 
 def _repeated(hashes: np.ndarray) -> np.ndarray:

@@ -34,7 +34,7 @@ _SPECS = {spec.name: spec for spec in tables.ALL} | {
     "engine": tables.ENGINES,
     "engine_validation_report": tables.ENGINE_VALIDATION_REPORTS,
 }
-"""The table of each asset key that is not the table's own name."""
+"""The table of each asset, by the asset's key."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +203,8 @@ class DeltaIOManager(dg.ConfigurableIOManager):
         scope = {"part": write.part, "stage": write.stage}
         if strangers := {(r.part, r.stage) for r in write.refusals} - {(write.part, write.stage)}:
             raise StoreError(
-                f"stage {write.stage} of {write.part} refuses probes of {sorted(strangers)}; expected its own"
+                f"stage {write.stage} of {write.part} refuses probes of {sorted(strangers)}; expected its own; "
+                "give a refusal to the stage and the partition that it names"
             )
         if not write.refusals and not data_files(self._lake, spec, scope):
             return
@@ -275,7 +276,7 @@ def _each_once(
             if write.part not in left:
                 raise StoreError(
                     f"asset {name} wrote partition {write.part!r}, which is written already or not in this run; "
-                    f"expected each of {expected} once"
+                    f"expected each of {expected} once; mend the asset"
                 )
             left.remove(write.part)
             yield write
@@ -284,7 +285,9 @@ def _each_once(
         if isinstance(pulled, Generator):
             pulled.close()
     if left:
-        raise StoreError(f"asset {name} wrote nothing for {sorted(left)}; expected one write for each partition")
+        raise StoreError(
+            f"asset {name} wrote nothing for {sorted(left)}; expected one write for each partition; mend the asset"
+        )
 
 
 def _logged(context: dg.OutputContext, spec: TableSpec, committed: Committed, partition: str) -> Committed:

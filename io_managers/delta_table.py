@@ -177,14 +177,20 @@ def _checked(spec: TableSpec, scope: Mapping[str, str], write: PartitionWrite) -
     rows = 0
     for batch in write.batches():
         if not batch.schema.equals(spec.schema):
-            raise StoreError(f"rows for {spec.name} have the columns\n{batch.schema}\nexpected\n{spec.schema}")
+            raise StoreError(
+                f"rows for {spec.name} have the columns\n{batch.schema}\nexpected\n{spec.schema}\nmend the "
+                "stage that made them"
+            )
         for field, column in zip(spec.schema, batch.columns, strict=True):
             elements = column.flatten().null_count if pa.types.is_list(field.type) else 0
             if elements or (column.null_count and not field.nullable):
-                raise StoreError(f"{spec.name}.{field.name} has nulls; expected none; the stage that made it is wrong")
+                raise StoreError(f"{spec.name}.{field.name} has nulls; expected none; mend the stage that made it")
         for name, value in scope.items():
             if pc.any(pc.not_equal(batch[name], value)).as_py():
-                raise StoreError(f"{spec.name}.{name} has values other than {value!r} in a write of that partition")
+                raise StoreError(
+                    f"{spec.name}.{name} has values other than {value!r} in a write of that partition; mend the "
+                    "stage that made it"
+                )
         rows += batch.num_rows
         if rows > write.n_rows:
             break

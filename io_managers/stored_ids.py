@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import xxhash
 
 from io_managers.errors import StoreError
@@ -19,9 +20,7 @@ from io_managers.tables import TableSpec
 def stored_ids(lake: Path | str, spec: TableSpec, part: str, *, model_key: str | None = None) -> np.ndarray:
     """uint64 [n], a hash of each row's probe id; empty where nothing is stored."""
     hashes = [
-        np.fromiter(
-            (xxhash.xxh3_64_intdigest(name.encode()) for name in batch["probe_id"].to_pylist()), dtype=np.uint64
-        )
+        value_hashes(batch["probe_id"])
         for batch in stored_batches(lake, spec, {"part": part}, model_key=model_key, columns=["probe_id"])
     ]
     return np.concatenate(hashes) if hashes else np.zeros(0, dtype=np.uint64)
@@ -38,3 +37,9 @@ def ids_to_replace(lake: Path | str, spec: TableSpec, part: str, *, model_key: s
 def withdrawn(before: np.ndarray, after: np.ndarray) -> int:
     """How many of the ids before are not among those after."""
     return int(np.isin(before, after, invert=True).sum())
+
+
+def value_hashes(column: pa.Array) -> np.ndarray:
+    """uint64 [n]: a hash of each text or binary value."""
+    values = (v.encode() if isinstance(v, str) else v for v in column.to_pylist())
+    return np.fromiter((xxhash.xxh3_64_intdigest(v) for v in values), dtype=np.uint64, count=len(column))

@@ -16,6 +16,7 @@ import pyarrow as pa
 import xxhash
 
 from io_managers import layout
+from io_managers.contents import transaction_name
 from io_managers.errors import StoreError
 from io_managers.open_tables import open_table, table_path
 from io_managers.places import place
@@ -94,7 +95,9 @@ def payload_matrix(batch: pa.RecordBatch, kind: tuple[str, int], *, as_bits: boo
     """
     dtype, dim = kind
     if dtype not in ITEM_SIZE:
-        raise StoreError(f"stored vectors have dtype {dtype!r}; expected one of {sorted(ITEM_SIZE)}")
+        raise StoreError(
+            f"stored vectors have dtype {dtype!r}; expected one of {sorted(ITEM_SIZE)}; materialise hidden_states again"
+        )
     raw = binary_rows(batch["payload"], dim * ITEM_SIZE[dtype])
     _require_hashes(batch, raw)
     if as_bits:
@@ -146,7 +149,7 @@ def _require_partition(lake: Path | str, model_key: str, part: str | None) -> No
     if table is None:
         raise StoreError(f"there are no vectors at {path}; run `fabric extract`, or name another model_key or lake")
     # A partition whose probes were all refused has no rows, but it was committed.
-    if part is not None and table.transaction_version(f"{HIDDEN_STATES.name}/{part}") is None:
+    if part is not None and table.transaction_version(transaction_name(HIDDEN_STATES, {"part": part})) is None:
         raise StoreError(f"partition {part!r} is not among the vectors at {path}; materialise hidden_states for it")
 
 

@@ -273,8 +273,8 @@ def file_digest(path: Path) -> str:
 
 
 def payload_elements(payload: np.ndarray, dtype: str) -> np.ndarray:
-    """The elements of payloads, uint8 [n, dim * item size] of a `dtype` of `ITEM_SIZE`: [n, dim], float32 and float16
-    as they are and without a copy, bfloat16, which numpy lacks, as float32 (exact)."""
+    """The elements of payloads, uint8 [..., dim * item size] of a `dtype` of `ITEM_SIZE`: [..., dim], float32 and
+    float16 as they are and without a copy, bfloat16, which numpy lacks, as float32 (exact)."""
     if dtype == "bfloat16":
         return (payload.view("<u2").astype(np.uint32) << 16).view(np.float32)
     return payload.view(np.dtype(dtype).newbyteorder("<"))

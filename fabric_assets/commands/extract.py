@@ -17,6 +17,7 @@ from fabric_assets.commands.options import (
     model_settings,
     name_option,
     precision_option,
+    probe_format,
     probe_options,
 )
 from fabric_assets.commands.probe_sets import register_probes
@@ -79,7 +80,9 @@ def extract(
     build = {"engine": {"config": how}}
     definitions = _definitions()
     with open_instance() as instance:
-        probe_set = register_probes(instance, probes, options)
+        probe_set = register_probes(
+            instance, probes, name=options["name"], form=probe_format(options), shard_rows=options["shard_rows"]
+        )
         click.echo(f"{probe_set.describe()}: {len(probe_set.shards)} partition(s)")
         built = run_job(definitions, instance, "build_engine", run_config | {"ops": build})
         engine = reading.read_engine(layout.lake_path(), run_id=built)

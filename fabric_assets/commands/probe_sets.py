@@ -14,7 +14,7 @@ from fabric_assets.commands.options import name_option, probe_format, probe_opti
 from fabric_assets.instance import open_instance
 from fabric_assets.upkeep.registration import add_partitions, sentence, withdraw_probe_set
 from io_managers import layout
-from resources.probe_files import ProbeSet, register
+from resources.probe_files import ProbeFormat, ProbeSet, register
 
 PROGRESS_SECONDS = 5.0
 
@@ -25,7 +25,9 @@ PROGRESS_SECONDS = 5.0
 def register_command(probes: Path, **options: Any) -> None:
     """Register a probe file or folder: index it, cut it into shards, add them as Dagster partitions."""
     with open_instance() as instance:
-        probe_set = register_probes(instance, probes, options)
+        probe_set = register_probes(
+            instance, probes, name=options["name"], form=probe_format(options), shard_rows=options["shard_rows"]
+        )
     click.echo(f"{probe_set.describe()}: partitions {_parts_of(probe_set)}")
 
 
@@ -38,13 +40,15 @@ def withdraw(probe_set: str) -> None:
             click.echo(sentence(gone))
 
 
-def register_probes(instance: dg.DagsterInstance, probes: Path, options: dict[str, Any]) -> ProbeSet:
-    """Registers `probes` as `probe_options` and `name_option` say, and tells what that took out of the lake."""
+def register_probes(
+    instance: dg.DagsterInstance, probes: Path, *, name: str | None, form: ProbeFormat, shard_rows: int
+) -> ProbeSet:
+    """Registers `probes`, adds their partitions, and tells what that took out of the lake."""
     probe_set = register(
         probes,
-        name=options["name"],
-        format=probe_format(options),
-        shard_rows=options["shard_rows"],
+        name=name,
+        format=form,
+        shard_rows=shard_rows,
         folder=layout.probes_path(),
         progress=_reading_progress(probes),
     )

@@ -83,7 +83,12 @@ class Arrivals(dg.Config):
 @dg.op(out=dg.Out(dg.Nothing))
 def register_arrivals(context: dg.OpExecutionContext, config: Arrivals) -> None:
     """Registers each entry as a probe set and adds its partitions; one that cannot be read stops no other."""
-    root = config.folder or os.environ["FABRIC_WATCH"]
+    root = config.folder or os.environ.get("FABRIC_WATCH")
+    if not root:
+        raise dg.Failure(
+            description="no folder is given and FABRIC_WATCH is not set; expected one of them; give one",
+            allow_retries=False,
+        )
     form, shard_rows = watch.read_format(root)
     failed = []
     for name in config.entries:

@@ -1,7 +1,8 @@
 """Assets `tokenised_batches` and `work_items`: tokens packed into work items, and the manifest they must add up to."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 
 import dagster as dg
@@ -48,72 +49,78 @@ def tokenise(
     context: dg.AssetExecutionContext, model: Model, probe_sets: StoredPartitions
 ) -> Iterator[dg.Output[StageWrites]]:
     """The tokens of each shard's probes, cut into work items, and the manifest of those."""
-    # Filled while the first output is stored, which ends before the second one is asked for.
-    manifests: dict[str, Sequence[WorkItemManifest]] = {}
-    yield dg.Output(StageWrites(_tokenised(context, model, probe_sets, manifests)), "tokenised_batches")
-    yield dg.Output(
-        StageWrites(_manifest_write(part, probe_sets, manifests) for part in context.partition_keys), "work_items"
-    )
+    tokeniser = _Tokeniser(model, probe_sets)
+    yield dg.Output(StageWrites(tokeniser.tokens(each_part(context))), "tokenised_batches")
+    yield dg.Output(StageWrites(tokeniser.manifest(part) for part in context.partition_keys), "work_items")
 
 
-def _tokenised(
-    context: dg.AssetExecutionContext,
-    model: Model,
-    stored: StoredPartitions,
-    manifests: dict[str, Sequence[WorkItemManifest]],
-) -> Iterator[StageWrite | StageIfChanged]:
-    tokenizer_id = model.open_tokenizer().tokenizer_id
-    vocab_size = model.open_checkpoint().config.vocab_size
-    for part in each_part(context):
-        probes_digest = stored.probes_digest(part)
-        made_of = recipe_digest(
-            probes_digest=probes_digest, tokenizer_id=tokenizer_id, limits=model.limits, vocab_size=vocab_size
+@dataclass(frozen=True)
+class _Tokeniser:
+    """Makes the writes of a run's partitions: their tokens, and after those their manifests."""
+
+    model: Model
+    stored: StoredPartitions
+    made: dict[str, Sequence[WorkItemManifest]] = field(default_factory=dict)
+    """The manifests of what was tokenised just now: filled while the first output is stored, which ends before the
+    second one is asked for."""
+
+    def tokens(self, parts: Iterable[str]) -> Iterator[StageWrite | StageIfChanged]:
+        for part in parts:
+            probes_digest = self.stored.probes_digest(part)
+            made_of = recipe_digest(
+                probes_digest=probes_digest,
+                tokenizer_id=self.model.open_tokenizer().tokenizer_id,
+                limits=self.model.limits,
+                vocab_size=self.model.open_checkpoint().config.vocab_size,
+            )
+            with ExitStack() as scratch:
+                write = partial(self._write, part, probes_digest, made_of, scratch)
+                if _manifest_fits(part, probes_digest):
+                    kept = partial(self._describe_kept, part)
+                    yield StageIfChanged(part=part, made_of=made_of, write=write, describe_kept=kept)
+                else:
+                    yield write()
+
+    def manifest(self, part: str) -> StageWrite:
+        """The manifest of the tokens that were stored or kept just now."""
+        manifest = self.made[part] if part in self.made else self.stored.manifest(part)
+        return StageWrite(
+            part=part,
+            stage="work_items",
+            content_digest=partition_digest(manifest),
+            n_rows=len(manifest),
+            batches=lambda: iter([WORK_ITEMS.rows_of(manifest)]),
+            describe=lambda committed: reports.rows_written(committed, ()),
+            made_of=self.stored.probes_digest(part),
         )
-        with ExitStack() as scratch:
-            write = partial(_write, part, model, stored, probes_digest, made_of, manifests, scratch)
-            if _manifest_fits(part, probes_digest):
-                kept = partial(_describe_kept, part, stored)
-                yield StageIfChanged(part=part, made_of=made_of, write=write, describe_kept=kept)
-            else:
-                yield write()
 
-
-def _write(
-    part: str,
-    model: Model,
-    stored: StoredPartitions,
-    probes_digest: bytes,
-    made_of: bytes,
-    manifests: dict[str, Sequence[WorkItemManifest]],
-    scratch: ExitStack,
-) -> StageWrite:
-    """The partition tokenised, its rows in files that last as long as `scratch`; its manifest is put in `manifests`."""
-    tokenised = scratch.enter_context(
-        tokenise_partition(
-            part,
-            stored.probes(part),
-            model.open_tokenizer(),
-            probes_digest=probes_digest,
-            limits=model.limits,
-            vocab_size=model.open_checkpoint().config.vocab_size,
-            scratch=layout.scratch_path(),
+    def _write(self, part: str, probes_digest: bytes, made_of: bytes, scratch: ExitStack) -> StageWrite:
+        """The partition tokenised, its rows in files that last as long as `scratch`."""
+        tokenised = scratch.enter_context(
+            tokenise_partition(
+                part,
+                self.stored.probes(part),
+                self.model.open_tokenizer(),
+                probes_digest=probes_digest,
+                limits=self.model.limits,
+                vocab_size=self.model.open_checkpoint().config.vocab_size,
+                scratch=layout.scratch_path(),
+            )
         )
-    )
-    manifests[part] = tokenised.manifest
-    return StageWrite(
-        part=part,
-        stage=STAGE,
-        content_digest=tokenised.content_digest,
-        n_rows=tokenised.n_rows,
-        batches=tokenised.batches,
-        refusals=tokenised.refusals,
-        describe=lambda committed: reports.tokenised(tokenised.manifest, tokenised.refusals, committed),
-        made_of=made_of,
-    )
+        self.made[part] = tokenised.manifest
+        return StageWrite(
+            part=part,
+            stage=STAGE,
+            content_digest=tokenised.content_digest,
+            n_rows=tokenised.n_rows,
+            batches=tokenised.batches,
+            refusals=tokenised.refusals,
+            describe=lambda committed: reports.tokenised(tokenised.manifest, tokenised.refusals, committed),
+            made_of=made_of,
+        )
 
-
-def _describe_kept(part: str, stored: StoredPartitions, committed: Committed) -> reports.Metadata:
-    return reports.tokenised(stored.manifest(part), stored.refusals(part, STAGE), committed)
+    def _describe_kept(self, part: str, committed: Committed) -> reports.Metadata:
+        return reports.tokenised(self.stored.manifest(part), self.stored.refusals(part, STAGE), committed)
 
 
 def _manifest_fits(part: str, probes_digest: bytes) -> bool:
@@ -122,19 +129,3 @@ def _manifest_fits(part: str, probes_digest: bytes) -> bool:
     return kept_partition(lake, WORK_ITEMS, scope, probes_digest) is not None and stored_content(
         lake, WORK_ITEMS, scope
     ) == stored_content(lake, TOKENISED_BATCHES, scope)
-
-
-def _manifest_write(
-    part: str, stored: StoredPartitions, manifests: dict[str, Sequence[WorkItemManifest]]
-) -> StageWrite:
-    """The manifest of the tokens that were stored or kept just now."""
-    manifest = manifests[part] if part in manifests else stored.manifest(part)
-    return StageWrite(
-        part=part,
-        stage="work_items",
-        content_digest=partition_digest(manifest),
-        n_rows=len(manifest),
-        batches=lambda: iter([WORK_ITEMS.rows_of(manifest)]),
-        describe=lambda committed: reports.rows_written(committed, ()),
-        made_of=stored.probes_digest(part),
-    )

@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from resources.errors import ConfigurationError
 from resources.proof import ProvenEngine
 from resources.proof.contract import CanaryBatch, WorkDescription, check_contract, work_of
@@ -76,7 +78,7 @@ def read_contract(path: Path) -> Contract:
 
 
 def clauses_of(
-    engine: ProvenEngine, contract: Contract, canary: tuple[Sequence[Any], Any] | None
+    engine: ProvenEngine, contract: Contract, canary: tuple[Sequence[np.ndarray], np.ndarray] | None
 ) -> tuple[Clause, ...]:
     """Every clause between a proven engine and the contract: which build it is, then all that `check_contract` checks.
 

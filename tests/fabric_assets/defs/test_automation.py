@@ -74,6 +74,10 @@ def test_without_a_folder_to_watch_the_sensor_says_so(fabric: Fabric, monkeypatc
     result = probe_folder(dg.build_sensor_context(instance=fabric.instance))
     assert isinstance(result, dg.SkipReason) and "FABRIC_WATCH" in str(result.skip_message)
 
+    run_config = {"ops": {"register_arrivals": {"config": {"entries": ["one.txt"]}}}}
+    with pytest.raises(dg.Failure, match="FABRIC_WATCH is not set"):
+        register_probe_files.execute_in_process(instance=fabric.instance, run_config=run_config)
+
 
 def test_vectors_of_earlier_probes_are_seen_and_kept_out_of_joins(fabric: Fabric) -> None:
     """Materialising probe_sets alone leaves the vectors of the texts before."""
