@@ -38,11 +38,6 @@ def contract() -> Contract | None:
     return _contract_at(layout.contract_path())
 
 
-@lru_cache(maxsize=1)
-def _contract_at(path: Path) -> Contract | None:
-    return read_contract(path) if path.exists() else None
-
-
 def engine_id() -> str | None:
     """The engine of the contract: with a broker only that one's workers take work. None where any may be used."""
     agreed = contract() if broker_url() else None
@@ -57,3 +52,8 @@ def engine_tags() -> dict[str, str]:
 
     agreed = contract()
     return {QUEUE_TAG: NO_CONTRACT if agreed is None else agreed.queue}
+
+
+@lru_cache(maxsize=1)
+def _contract_at(path: Path) -> Contract | None:
+    return read_contract(path) if path.exists() else None

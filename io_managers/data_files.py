@@ -66,27 +66,6 @@ def write_files(root: Place, folder: str, schema: pa.Schema, batches: Iterable[p
     return files
 
 
-def _write_files(root: Path, folder: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> list[DataFile]:
-    target = root / folder
-    target.mkdir(parents=True, exist_ok=True)
-    stem = uuid.uuid4().hex
-    files: list[DataFile] = []
-    try:
-        for index, groups in enumerate(_by_file(_row_groups(batches))):
-            unfinished = target / f"part-{index:05d}-{stem}.parquet{UNFINISHED}"
-            rows, xxh3 = _write_file(unfinished, schema, groups)
-            name = f"part-{index:05d}-{stem}-{xxh3}.parquet"
-            files.append(DataFile(f"{folder}/{name}", rows, unfinished.stat().st_size))
-        for index, file in enumerate(files):
-            os.rename(target / f"part-{index:05d}-{stem}.parquet{UNFINISHED}", root / file.path)
-    except BaseException:
-        for path in target.glob(f"*{stem}*"):
-            path.unlink(missing_ok=True)
-        raise
-    sync_folders(target, root)
-    return files
-
-
 def remove_files(root: Place, files: Sequence[DataFile]) -> None:
     """Removes files that no commit refers to."""
     for file in files:
@@ -113,6 +92,27 @@ def damage(root: Place, file: DataFile, *, read: bool = True) -> str | None:
     if seen != file.xxh3:
         return f"{path} has the hash {seen}, its name in the log says {file.xxh3}"
     return None
+
+
+def _write_files(root: Path, folder: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> list[DataFile]:
+    target = root / folder
+    target.mkdir(parents=True, exist_ok=True)
+    stem = uuid.uuid4().hex
+    files: list[DataFile] = []
+    try:
+        for index, groups in enumerate(_by_file(_row_groups(batches))):
+            unfinished = target / f"part-{index:05d}-{stem}.parquet{UNFINISHED}"
+            rows, xxh3 = _write_file(unfinished, schema, groups)
+            name = f"part-{index:05d}-{stem}-{xxh3}.parquet"
+            files.append(DataFile(f"{folder}/{name}", rows, unfinished.stat().st_size))
+        for index, file in enumerate(files):
+            os.rename(target / f"part-{index:05d}-{stem}.parquet{UNFINISHED}", root / file.path)
+    except BaseException:
+        for path in target.glob(f"*{stem}*"):
+            path.unlink(missing_ok=True)
+        raise
+    sync_folders(target, root)
+    return files
 
 
 def _digest(path: Place) -> str:

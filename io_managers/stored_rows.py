@@ -78,12 +78,6 @@ def stored_batches(
             raise StoreError(f"{root / file.path} holds {read} rows, the log says {file.rows}; materialise it again")
 
 
-def _column(field: pa.Field, batch: pa.RecordBatch, partition: Mapping[str, str], absent: set[str]) -> pa.Array:
-    if field.name in partition:
-        return pa.repeat(partition[field.name], batch.num_rows)
-    return pa.nulls(batch.num_rows, field.type) if field.name in absent else batch[field.name]
-
-
 def stored_records(
     lake: Path | str,
     spec: TableSpec,
@@ -95,3 +89,9 @@ def stored_records(
     """The rows of a small table as dictionaries."""
     for batch in stored_batches(lake, spec, scope, model_key=model_key, columns=columns):
         yield from batch.to_pylist()
+
+
+def _column(field: pa.Field, batch: pa.RecordBatch, partition: Mapping[str, str], absent: set[str]) -> pa.Array:
+    if field.name in partition:
+        return pa.repeat(partition[field.name], batch.num_rows)
+    return pa.nulls(batch.num_rows, field.type) if field.name in absent else batch[field.name]

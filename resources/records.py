@@ -85,6 +85,10 @@ class Limits:
     max_num_tokens: int
     max_input_len: int
 
+    def hold(self, *, sequences: int, tokens: int, longest: int) -> bool:
+        """Whether a batch of so many sequences and tokens, the longest of `longest` tokens, is within them."""
+        return sequences <= self.max_batch_size and tokens <= self.max_num_tokens and longest <= self.max_input_len
+
 
 @dataclass(frozen=True)
 class WorkItem:

@@ -91,7 +91,10 @@ class ChatTemplate:
         if "text" in answer:
             return answer["text"]
         if self._kills >= MOST_KILLS:
-            raise CheckpointError(f"the chat template was stopped {self._kills} times: {answer['error']}")
+            raise CheckpointError(
+                f"the chat template was stopped {self._kills} times: {answer['error']}; take the probes out that do "
+                "this, or extract without a chat template"
+            )
         return Unencodable(answer["reason"], answer["error"])
 
     def _check(self, policy: TokenizerPolicy) -> None:
@@ -99,7 +102,9 @@ class ChatTemplate:
             compiled = self._start()
             answer = compiled if "error" in compiled else self._ask([Message("user", "hello")])
         if "error" in compiled or answer.get("reason") == "chat-template-limit":
-            raise CheckpointError(f"the checkpoint's chat template cannot be used: {answer['error']}")
+            raise CheckpointError(
+                f"the checkpoint's chat template cannot be used: {answer['error']}; mend it, or extract without one"
+            )
         if compiled["asks_date"] and policy.chat_date is None:
             raise ConfigurationError(
                 "the checkpoint's chat template writes today's date into the prompt, so that the same chat would have "

@@ -69,7 +69,7 @@ class GgufMetadata:
         if left:
             raise CheckpointError(
                 f"{self.file.path} sets {', '.join(map(repr, left))}, which may change the mathematics and is not "
-                "handled"
+                "handled; use the model's safetensors folder"
             )
 
     def refusal(self, name: str, says: str) -> CheckpointError:

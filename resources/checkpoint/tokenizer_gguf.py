@@ -44,7 +44,8 @@ def read_vocabulary(file: GgufFile) -> Vocabulary:
     keys = (k for k in file.keys if k.startswith("tokenizer.") and not k.startswith(TEMPLATE))
     if unknown := [k for k in keys if k not in _KNOWN and not k.endswith("_token_id")]:
         raise CheckpointError(
-            f"{file.path} sets {', '.join(map(repr, unknown))}, which may change the token ids and is not handled"
+            f"{file.path} sets {', '.join(map(repr, unknown))}, which may change the token ids and is not handled; use "
+            "the model's safetensors folder"
         )
     tokens = tuple(file.value(f"{PREFIX}tokens", list))
     kinds = file.value(f"{PREFIX}token_type", list)
@@ -114,7 +115,10 @@ def _byte_fallback(lists: _Lists) -> Vocabulary:
     if architecture == "phi3":
         raise CheckpointError(f"{file.path} has a 'llama' tokenizer, of a Phi-3; use the model's safetensors folder")
     if file.value(f"{PREFIX}remove_extra_whitespaces", bool, False):
-        raise CheckpointError(f"'{PREFIX}remove_extra_whitespaces' of {file.path} is set, which is not handled")
+        raise CheckpointError(
+            f"'{PREFIX}remove_extra_whitespaces' of {file.path} is set, which is not handled; use the model's "
+            "safetensors folder"
+        )
     lists.require_kinds(NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE)
     scores = file.value(f"{PREFIX}scores", list)
     unknown = lists.of_kind(UNKNOWN)

@@ -173,11 +173,7 @@ class Engine:
     def _holding(self, batch: PackedBatch) -> int:
         longest = int(batch.context_lengths.max())
         for index, limits in enumerate(self.profiles):
-            if (
-                batch.n_sequences <= limits.max_batch_size
-                and batch.n_tokens <= limits.max_num_tokens
-                and longest <= limits.max_input_len
-            ):
+            if limits.hold(sequences=batch.n_sequences, tokens=batch.n_tokens, longest=longest):
                 return index
         profiles = "; or ".join(
             f"{p.max_batch_size} sequences, {p.max_num_tokens} tokens, the longest {p.max_input_len}"

@@ -46,7 +46,7 @@ def build_engine(
     `tactic_sources` are TensorRT's (`resources.engine.tensorrt_build`).
     """
     if backend not in _BUILDERS:
-        raise EngineError(f"backend {backend!r} cannot be built; expected one of {sorted(_BUILDERS)}")
+        raise EngineError(f"backend {backend!r} cannot be built; expected one of {sorted(_BUILDERS)}; choose one")
     longest = checkpoint.config.max_position_embeddings
     if limits.max_input_len > longest:
         raise EngineError(
@@ -113,7 +113,9 @@ def _facts_of_graph(order: _Order) -> dict[str, Any]:
 
 def _write_graph(order: _Order, plan: Path) -> None:
     if order.precision not in ("float32", "float16"):
-        raise EngineError(f"precision is {order.precision!r}; ONNX Runtime on the CPU runs float32 and float16")
+        raise EngineError(
+            f"precision is {order.precision!r}; ONNX Runtime on the CPU runs float32 and float16; choose one"
+        )
     order.write_graph(plan)
 
 

@@ -78,7 +78,9 @@ def read_engine_config(directory: Path) -> EngineConfig:
     fabric = _Fields(path, document, "fabric") if isinstance(document, dict) and "fabric" in document else None
     dtype = pretrained.get("dtype", str)
     if dtype not in ITEM_SIZE:
-        raise EngineError(f"{path}: pretrained_config.dtype is {dtype!r}; expected one of {sorted(ITEM_SIZE)}")
+        raise EngineError(
+            f"{path}: pretrained_config.dtype is {dtype!r}; expected one of {sorted(ITEM_SIZE)}; build it again"
+        )
     kv_cache_type = build.get("kv_cache_type", str, default=None)
     return EngineConfig(
         engine_id=digest([content] if fabric else [content, _file_digest(directory / FOREIGN_PLAN).encode()]).hex(),
@@ -188,7 +190,8 @@ def read_engine_record(directory: Path) -> EngineRecord:
     config = read_engine_config(directory)
     if config.provenance is None:
         raise EngineError(
-            f"{directory / CONFIG_FILE} has no fabric section; expected an engine that this project built"
+            f"{directory / CONFIG_FILE} has no fabric section; expected an engine that this project built; register it "
+            "with `fabric extract --engine`, which makes one of it"
         )
     return EngineRecord(
         engine_id=config.engine_id,
@@ -230,7 +233,7 @@ class _Fields:
         self._where = f"{path}: {section}"
         fields = document.get(section) if isinstance(document, dict) else None
         if not isinstance(fields, dict):
-            raise EngineError(f"{self._where} is missing; expected TensorRT-LLM's configuration layout")
+            raise EngineError(f"{self._where} is missing; expected TensorRT-LLM's configuration layout; build it again")
         self._fields: dict[str, Any] = fields
 
     def get(self, name: str, kind: type, **default: Any) -> Any:

@@ -67,6 +67,17 @@ class Ids:
         self._rows.clear()
 
 
+def duplicates_between(path: Path, first_ordinal: int, n_rows: int) -> dict[int, tuple[int, int]]:
+    """ordinal -> (source, source row) of the first row with that id, for the duplicates among `n_rows` rows."""
+    wanted = [("ordinal", ">=", first_ordinal), ("ordinal", "<", first_ordinal + n_rows)]
+    try:
+        table = pq.read_table(path, filters=wanted)
+    except OSError as error:
+        raise ProbeFileError(f"{path} cannot be read: {error}; register the probe set again") from error
+    ordinals, sources, rows = (table.column(name).to_pylist() for name in ("ordinal", "first_source", "first_row"))
+    return dict(zip(ordinals, zip(sources, rows, strict=True), strict=True))
+
+
 def _later_rows(ids: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Of ids in order, the rows whose id the row before has too, each with the place of the first one."""
     current, first = None, (0, 0)
@@ -86,14 +97,3 @@ def _batch(rows: Sequence[tuple], schema: pa.Schema) -> pa.RecordBatch:
     columns = zip(*rows, strict=True)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def duplicates_between(path: Path, first_ordinal: int, n_rows: int) -> dict[int, tuple[int, int]]:
-    """ordinal -> (source, source row) of the first row with that id, for the duplicates among `n_rows` rows."""
-    wanted = [("ordinal", ">=", first_ordinal), ("ordinal", "<", first_ordinal + n_rows)]
-    try:
-        table = pq.read_table(path, filters=wanted)
-    except OSError as error:
-        raise ProbeFileError(f"{path} cannot be read: {error}; register the probe set again") from error
-    ordinals, sources, rows = (table.column(name).to_pylist() for name in ("ordinal", "first_source", "first_row"))
-    return dict(zip(ordinals, zip(sources, rows, strict=True), strict=True))

@@ -106,7 +106,7 @@ def source_digest(path: Path) -> str:
     try:
         return file_digest(path)
     except OSError as error:
-        raise ProbeFileError(f"{path} cannot be read: {error}") from error
+        raise ProbeFileError(f"{path} cannot be read: {error}; make it readable, or name another") from error
 
 
 class _Cutter:
@@ -176,7 +176,7 @@ def _checked_name(name: str) -> str:
     if not PART_KEY.fullmatch(name) or len(name) > MAX_NAME:
         raise ConfigurationError(
             f"probe set name {name!r}: expected a letter or digit, then letters, digits, '.', '_' or '-', "
-            f"at most {MAX_NAME} in all"
+            f"at most {MAX_NAME} in all; choose another"
         )
     return name
 
@@ -242,7 +242,7 @@ def _check_bytes(path: Path, kind: FileFormat) -> None:
         with path.open("rb") as handle:
             head = handle.read(2)
     except OSError as error:
-        raise ProbeFileError(f"{path} cannot be read: {error}") from error
+        raise ProbeFileError(f"{path} cannot be read: {error}; make it readable, or name another") from error
     if kind != "parquet" and head in (b"\xff\xfe", b"\xfe\xff"):
         raise ProbeFileError(f"{path} is UTF-16; expected UTF-8; convert it")
 

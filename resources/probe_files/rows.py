@@ -117,7 +117,9 @@ def _readable(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowException) as error:
-        raise ProbeFileError(f"{path} cannot be read: {error}") from error
+        raise ProbeFileError(
+            f"{path} cannot be read: {error}; mend it, make it readable, or say what it is with --format"
+        ) from error
 
 
 def _jsonl_rows(lines: Iterator[RawRow]) -> Iterator[Row]:
@@ -167,7 +169,7 @@ def _csv_header(handle: io.BufferedReader, path: Path) -> tuple[list[str], int]:
         text = _decoded(record)
         names = _csv_fields(text) if isinstance(text, str) else text
         if isinstance(names, Fault):
-            raise ProbeFileError(f"{path}: its header cannot be read: {names.detail}")
+            raise ProbeFileError(f"{path}: its header cannot be read: {names.detail}; mend it")
         twice = {n for n in names if names.count(n) > 1}
         if twice:
             raise ProbeFileError(f"{path}: its header names {listed(sorted(twice))} more than once; rename a column")

@@ -74,6 +74,11 @@ def survey_shard(probe_set: ProbeSet, shard: Shard) -> ShardSurvey:
     return ShardSurvey(probes, tuple(refusals), digest([shard.part.encode(), chain]))
 
 
+def source_path(source: Source) -> Path:
+    """Where the file is, on this machine."""
+    return Path(unquote(urlsplit(source.uri).path))
+
+
 def _rows_of(piece: SourceSlice, source: Source, probe_set: ProbeSet) -> Iterator:
     rows = read_rows(
         source_path(source),
@@ -83,11 +88,6 @@ def _rows_of(piece: SourceSlice, source: Source, probe_set: ProbeSet) -> Iterato
         byte_offset=piece.byte_offset,
     )
     return islice(rows, piece.n_rows)
-
-
-def source_path(source: Source) -> Path:
-    """Where the file is, on this machine."""
-    return Path(unquote(urlsplit(source.uri).path))
 
 
 def _content(probe: Probe) -> tuple[bytes, ...]:

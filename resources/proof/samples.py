@@ -58,15 +58,6 @@ def sample_probes(tokenizer: Tokenizer, vocab_size: int, limits: Limits) -> tupl
     )
 
 
-def _ids(tokenizer: Tokenizer, text: str) -> np.ndarray:
-    [ids] = tokenizer.encode_probes([text])
-    if isinstance(ids, Unencodable):
-        raise EngineError(
-            f"the sample probe {text!r} gets no token ids: {ids.detail}; choose a tokenizer policy that takes a text"
-        )
-    return ids
-
-
 def check_samples(subject: Subject, samples: tuple[Sample, ...], limits: Limits) -> SampleCheck:
     """Each sample alone, in a full pack, and with one token after another exchanged."""
     random = subject.random()
@@ -103,6 +94,15 @@ def check_samples(subject: Subject, samples: tuple[Sample, ...], limits: Limits)
         reason=reason,
         sentence=sentence,
     )
+
+
+def _ids(tokenizer: Tokenizer, text: str) -> np.ndarray:
+    [ids] = tokenizer.encode_probes([text])
+    if isinstance(ids, Unencodable):
+        raise EngineError(
+            f"the sample probe {text!r} gets no token ids: {ids.detail}; choose a tokenizer policy that takes a text"
+        )
+    return ids
 
 
 def _judge(alone: np.ndarray, packed: np.ndarray, apart: np.ndarray) -> tuple[str | None, str | None]:

@@ -83,11 +83,8 @@ class Validation:
 
     def require_room(self, limits: Limits) -> None:
         """Refuses limits that the micro-batch does not fit."""
-        if (
-            limits.max_batch_size < MICRO_LIMITS.max_batch_size
-            or limits.max_num_tokens < MICRO_LIMITS.max_num_tokens
-            or limits.max_input_len < MICRO_LIMITS.max_input_len
-        ):
+        micro = MICRO_LIMITS
+        if not limits.hold(sequences=micro.max_batch_size, tokens=micro.max_num_tokens, longest=micro.max_input_len):
             self.refuse(
                 "limits-too-small",
                 f"the limits are {limits}; the micro-batch that shows the convention needs {MICRO_LIMITS}; "

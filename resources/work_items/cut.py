@@ -35,6 +35,25 @@ def cut_work_items(
     return manifest
 
 
+def sequence_starts(n_tokens: np.ndarray, hashes: np.ndarray, flat_ids: np.ndarray) -> np.ndarray:
+    """The row at which each distinct token sequence begins, int64; equal sequences must be adjacent.
+
+    `n_tokens` int [n], `hashes` uint8 [n, 16], `flat_ids` the rows' ids end to end. Rows with one hash must have the
+    same ids, and are compared: two sequences under one hash are an error.
+    """
+    repeats = np.zeros(len(n_tokens), dtype=bool)
+    repeats[1:] = (hashes[1:] == hashes[:-1]).all(axis=1)
+    before = np.roll(n_tokens, 1)
+    positions = np.flatnonzero(np.repeat(repeats, n_tokens))
+    back = np.repeat(n_tokens, n_tokens)[positions]
+    if (n_tokens != before)[repeats].any() or (flat_ids[positions] != flat_ids[positions - back]).any():
+        raise FabricError(
+            "two different token sequences have one hash (xxh3-128), so that their rows can't be told apart; expected "
+            "a hash for each; take one of the two probes out and report this"
+        )
+    return np.flatnonzero(~repeats)
+
+
 def _blocks(ordered: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The sorted rows in blocks that no sequence crosses, if it fits into one."""
     held = TOKENISED.empty_table()
@@ -104,22 +123,3 @@ def _manifest(part: str, rows: pa.RecordBatch, tokenizer_id: str, probes_digest:
             tokenizer_id=tokenizer_id,
             probes_digest=probes_digest,
         )
-
-
-def sequence_starts(n_tokens: np.ndarray, hashes: np.ndarray, flat_ids: np.ndarray) -> np.ndarray:
-    """The row at which each distinct token sequence begins, int64; equal sequences must be adjacent.
-
-    `n_tokens` int [n], `hashes` uint8 [n, 16], `flat_ids` the rows' ids end to end. Rows with one hash must have the
-    same ids, and are compared: two sequences under one hash are an error.
-    """
-    repeats = np.zeros(len(n_tokens), dtype=bool)
-    repeats[1:] = (hashes[1:] == hashes[:-1]).all(axis=1)
-    before = np.roll(n_tokens, 1)
-    positions = np.flatnonzero(np.repeat(repeats, n_tokens))
-    back = np.repeat(n_tokens, n_tokens)[positions]
-    if (n_tokens != before)[repeats].any() or (flat_ids[positions] != flat_ids[positions - back]).any():
-        raise FabricError(
-            "two different token sequences have one hash (xxh3-128), so that their rows can't be told apart; expected "
-            "a hash for each; take one of the two probes out and report this"
-        )
-    return np.flatnonzero(~repeats)

@@ -158,7 +158,8 @@ class ConfigReader:
         left = [key for key in self.values if key not in self._taken and key not in self._harmless]
         if left:
             raise CheckpointError(
-                f"{self.where} sets {', '.join(map(repr, left))}, which may change the mathematics and is not handled"
+                f"{self.where} sets {', '.join(map(repr, left))}, which may change the mathematics and is not "
+                "handled; use another model, or add what it does (docs/adding_an_architecture.md)"
             )
         for nested in self._nested:
             nested.finish()
