@@ -27,7 +27,7 @@ FLOORS = (
     {"resources.graph", "resources.reference_decoder", "resources.work_items", "resources.probe_files", "io_managers"},
     {"resources.checkpoint", "resources.packing", "resources.external_sort"},
     {"resources.records"},
-    {"resources.errors", "resources.dagster_internals", "resources.durable"},
+    {"resources.errors", "resources.dagster_internals", "resources.durable", "resources.processes"},
 )
 """From the top down. A unit imports itself and what lies below it, never its neighbours."""
 

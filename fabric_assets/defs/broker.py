@@ -7,12 +7,13 @@ import dagster as dg
 from fabric_assets import cluster
 from fabric_assets.upkeep.dead_runs import fail_dead_runs
 from resources.errors import BrokerError
+from resources.processes import HOST_TAG
 
 if (_url := cluster.broker_url()) is not None:
     from kombu.exceptions import OperationalError
 
     from resources.broker.app import broker_app, queue_state
-    from resources.broker.executor import HOST_TAG, RUN_TAG
+    from resources.broker.executor import RUN_TAG
 
     _broker = broker_app(_url)
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Callable, Iterable
 
 import dagster as dg
 
 from resources.dagster_internals import SqliteEventLogStorage
+from resources.processes import Process, is_gone, started_ticks, tagged_process, this_process
 
 CLOCK_S = 60.0
 """Most seconds by which a machine's clock is set right after it has started."""
@@ -30,7 +30,8 @@ def release_dead_runs(instance: dg.DagsterInstance) -> list[str]:
         return []
     holders = {slot.run_id for key in storage.get_concurrency_keys() for slot in _claimed(storage, key)}
     runs = [(run_id, instance.get_run_by_id(run_id)) for run_id in sorted(holders)]
-    gone = fail_dead_runs(instance, [run for _, run in runs if run is not None and not run.is_finished])
+    unfinished = [run for _, run in runs if run is not None and not run.is_finished]
+    gone = _fail(instance, unfinished, lambda run: not _is_alive(instance, run.run_id))
     ended = [run_id for run_id, run in runs if run is None or run.is_finished]
     for run_id in ended:
         storage.free_concurrency_slots_for_run(run_id)
@@ -38,13 +39,32 @@ def release_dead_runs(instance: dg.DagsterInstance) -> list[str]:
 
 
 def fail_dead_runs(instance: dg.DagsterInstance, runs: Iterable[dg.DagsterRun]) -> list[str]:
-    """Fails those of `runs`, all unfinished ones of this machine, whose process is gone, and frees their slots; the ids
-    of those."""
-    dead = [run for run in runs if not _is_alive(instance, run.run_id)]
-    for run in dead:
+    """Fails those of `runs` whose tag names a process that is gone, and frees their slots; the ids of those.
+
+    Runs of other machines, and those that name no process, are left alone.
+    """
+    here = this_process()
+    return [] if here is None else _fail(instance, runs, lambda run: _is_of_one_that_is_gone(run, here))
+
+
+def _fail(
+    instance: dg.DagsterInstance, runs: Iterable[dg.DagsterRun], is_dead: Callable[[dg.DagsterRun], bool]
+) -> list[str]:
+    failed = []
+    for seen in runs:
+        # Read again: one that has just ended has no process either, and what it became is stored before that is gone.
+        run = instance.get_run_by_id(seen.run_id) if is_dead(seen) else None
+        if run is None or run.is_finished:
+            continue
         instance.report_run_failed(run, "its process is gone; it was killed, or the machine went down")
         instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
-    return [run.run_id for run in dead]
+        failed.append(run.run_id)
+    return failed
+
+
+def _is_of_one_that_is_gone(run: dg.DagsterRun, here: Process) -> bool:
+    process = tagged_process(run.run_id, run.tags)
+    return process is not None and is_gone(process, here)
 
 
 def _claimed(storage: SqliteEventLogStorage, key: str) -> list:
@@ -54,13 +74,13 @@ def _claimed(storage: SqliteEventLogStorage, key: str) -> list:
 def _is_alive(instance: dg.DagsterInstance, run_id: str) -> bool:
     """Whether a process that executes the run is there; a run that has not said which one may be about to."""
     records = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ENGINE_EVENT).records
-    entries = [(record.event_log_entry.dagster_event, record.event_log_entry.timestamp) for record in records]
-    said = [
-        (int(str(event.engine_event_data.metadata["pid"].value)), logged)
-        for event, logged in entries
-        if event is not None and "pid" in event.engine_event_data.metadata
-    ]
-    return not said or _is_there(*said[-1])
+    events = [record.event_log_entry.dagster_event for record in records]
+    pids = [e.engine_event_data.metadata["pid"].value for e in events if e and "pid" in e.engine_event_data.metadata]
+    if not pids:
+        return True
+    # The newest event, not the one with the number: the clock may have been set while the run went on.
+    newest = instance.get_records_for_run(run_id, limit=1, ascending=False).records[0]
+    return _is_there(int(str(pids[-1])), newest.event_log_entry.timestamp)
 
 
 def _is_there(pid: int, since: float) -> bool:
@@ -77,8 +97,7 @@ def _is_there(pid: int, since: float) -> bool:
 def _started(pid: int) -> float:
     """When a process was started, in seconds since the epoch; 0 where the system does not say."""
     try:
-        ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-        up = float(Path("/proc/uptime").read_text().split()[0])
-    except OSError:
+        # Not /proc/uptime, which is a container's own in some (lxcfs).
+        return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + started_ticks(pid) / os.sysconf("SC_CLK_TCK")
+    except (AttributeError, OSError):
         return 0.0
-    return time.time() - up + ticks / os.sysconf("SC_CLK_TCK")

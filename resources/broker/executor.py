@@ -7,7 +7,6 @@ done when Dagster's event log says so. While nobody serves its queue the run say
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -30,14 +29,13 @@ from resources.dagster_internals import (
     get_retries_config,
 )
 from resources.errors import BrokerError, ConfigurationError
+from resources.processes import process_tags, this_process
 
 QUEUE_TAG = DAGSTER_CELERY_QUEUE_TAG
 NO_CONTRACT = "fabric.no-contract"
 """The queue of a code location that found no contract when it was loaded; nothing is ever sent to it."""
 RUN_TAG = "fabric/queue"
 """The tag of a run that has sent a step: the queue on which it waits."""
-HOST_TAG = "fabric/host"
-"""The tag of a run that this executor executes: the name of the machine on which its process is."""
 TICK_S = 0.1
 POLL_S = 0.5
 """Seconds between two looks at the event log for a step that was sent."""
@@ -79,7 +77,7 @@ class ClusterExecutor(CeleryExecutor):
     def execute(self, plan_context: PlanOrchestrationContext, execution_plan: ExecutionPlan) -> Iterator[Any]:
         # One second by default, after every step: most of the time of a small partition.
         core_execution_loop.TICK_SECONDS = TICK_S  # type: ignore[assignment]
-        plan_context.instance.add_run_tags(plan_context.run_id, {HOST_TAG: socket.gethostname()})
+        plan_context.instance.add_run_tags(plan_context.run_id, process_tags(plan_context.run_id, this_process()))
         return core_execution_loop.core_celery_execution_loop(
             plan_context, execution_plan, step_execution_fn=self._start
         )

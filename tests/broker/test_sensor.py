@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import importlib
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from types import ModuleType
 
 import dagster as dg
 import pytest
-from dagster._core.events import EngineEventData
 
 pytest.importorskip("dagster_celery", reason="needs the extra `cluster`")
 
 from fabric_assets.defs import broker as sensors
 from resources.broker.app import broker_app, send_step
-from resources.broker.executor import HOST_TAG, RUN_TAG
+from resources.broker.executor import RUN_TAG
 from resources.errors import BrokerError
+from resources.processes import process_tags, started_ticks, this_process
 from tests.broker.cluster import Cluster
 from tests.broker.rabbitmq import free_ports
 
@@ -69,17 +69,31 @@ def test_a_run_of_this_machine_whose_process_was_killed_is_failed(loaded: Module
     @dg.job
     def some_job() -> None: ...
 
-    killed = subprocess.Popen([sys.executable, "-c", ""])
-    killed.wait()
+    here = this_process()
+    assert here is not None
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        killed = replace(here, pid=child.pid, started=started_ticks(child.pid))
+        child.kill()
+    cases = {
+        "killed": killed,
+        "alive": here,
+        "with the number of an earlier one": replace(here, started=here.started - 1),
+        "of another machine with the same name": replace(killed, boot="another", machine="another"),
+        "in a container with the same name": replace(killed, namespace="another"),
+        "that is not known": None,
+    }
     with dg.DagsterInstance.ephemeral() as instance:
-        here, elsewhere = (
-            instance.create_run_for_job(some_job, status=dg.DagsterRunStatus.STARTED, tags={HOST_TAG: host})
-            for host in (socket.gethostname(), "another-machine")
-        )
-        for run in (here, elsewhere):
-            instance.report_engine_event("executes", run, EngineEventData.in_process(killed.pid))
+        runs = {}
+        for name, process in cases.items():
+            run = instance.create_run_for_job(some_job, status=dg.DagsterRunStatus.STARTED)
+            instance.add_run_tags(run.run_id, process_tags(run.run_id, process))
+            runs[run.run_id] = name
+        # One that is about to be executed, made from the killed one with its tags, as Dagster's retries are.
+        tags = process_tags(next(iter(runs)), killed)
+        instance.create_run_for_job(some_job, status=dg.DagsterRunStatus.STARTED, tags=tags)
 
         said = [loaded.runs_without_a_process(dg.build_sensor_context(instance)).skip_message for _ in range(2)]
 
-        assert said == [f"failed: {here.run_id}", "every run has its process"]
-        assert [run.run_id for run in instance.get_runs(dg.RunsFilter(statuses=[FAILED]))] == [here.run_id]
+        failed = {run.run_id for run in instance.get_runs(dg.RunsFilter(statuses=[FAILED]))}
+        assert {runs.get(run_id) for run_id in failed} == {"killed", "with the number of an earlier one"}
+        assert said[0].startswith("failed: ") and said[1] == "every run has its process"
