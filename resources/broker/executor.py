@@ -172,7 +172,8 @@ class QueueWatch:
         if problem is None:
             self._served, self._said = now, False
         elif now - self._served >= self._wait_s:
-            raise BrokerError(f"{problem}; this lasted for {now - self._served:.0f} s, the run's limit `wait_s`")
+            lasted = now - self._served
+            raise BrokerError(f"{problem}; this lasted for {lasted:.0f} s; the limit, `wait_s`, is {self._wait_s:g} s")
         elif not self._said:
             self._said = True
             self._log.warning(f"{problem}; the run fails if this lasts for {self._wait_s:.0f} s")

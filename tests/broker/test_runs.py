@@ -52,7 +52,7 @@ def test_a_run_says_that_nobody_serves_its_queue_and_ends_at_its_limit(cluster: 
     assert not outcome["success"]
     sentence = f"no attested worker serves the queue {cluster.contract.queue} (1 steps wait)"
     assert [sentence in warning for warning in outcome["warnings"]] == [True]
-    assert any(sentence in error and "this lasted for 3 s" in error for error in outcome["errors"])
+    assert any(sentence in error and "the limit, `wait_s`, is 3 s" in error for error in outcome["errors"])
     worker = cluster.worker()
     worker.wait_for("its run is FAILURE")
     assert cluster.state() == QueueState(waiting=0, consumers=1)
