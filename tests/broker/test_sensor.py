@@ -19,7 +19,7 @@ from resources.broker.app import broker_app, send_step
 from resources.broker.executor import RUN_TAG
 from resources.errors import BrokerError
 from resources.processes import process_tags, started_ticks, this_process
-from tests.broker.cluster import Cluster
+from tests.broker.cluster import Cluster, wait_until
 from tests.broker.rabbitmq import free_ports
 
 FAILED = dg.DagsterRunStatus.FAILURE
@@ -97,3 +97,19 @@ def test_a_run_of_this_machine_whose_process_was_killed_is_failed(loaded: Module
         failed = {run.run_id for run in instance.get_runs(dg.RunsFilter(statuses=[FAILED]))}
         assert {runs.get(run_id) for run_id in failed} == {"killed", "with the number of an earlier one"}
         assert said[0].startswith("failed: ") and said[1] == "every run has its process"
+
+
+def test_a_run_that_was_executed_is_failed_once_its_process_is_killed(cluster: Cluster, loaded: ModuleType) -> None:
+    runs = cluster.run("set.00000")
+    with dg.DagsterInstance.from_config(str(cluster.home / "dagster")) as instance:
+        waiting = dg.RunsFilter(tags={RUN_TAG: cluster.contract.queue})
+        wait_until(lambda: bool(instance.get_runs(waiting)))
+        alive = loaded.runs_without_a_process(dg.build_sensor_context(instance)).skip_message
+        runs.kill()
+        [run] = instance.get_runs(waiting)
+
+        said = loaded.runs_without_a_process(dg.build_sensor_context(instance)).skip_message
+
+        assert (alive, said) == ("every run has its process", f"failed: {run.run_id}")
+        [ended] = instance.get_runs(waiting)
+        assert ended.status == FAILED
