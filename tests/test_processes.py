@@ -56,7 +56,8 @@ def test_only_the_restart_of_a_whole_machine_ends_what_cannot_be_seen(
     here: Process, change: dict[str, str], gone: bool
 ) -> None:
     whole = replace(here, namespace=WHOLE, machine="head 0123")
-    assert is_gone(Process(**(asdict(whole) | change)), whole) is gone
+    not_seen = asdict(whole) | {"started": whole.started - 1}
+    assert is_gone(Process(**(not_seen | change)), whole) is gone
 
 
 @pytest.mark.parametrize(("namespace", "machine"), [("pid:[4026532001]", "head 0123"), (WHOLE, "")])
