@@ -24,8 +24,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from io_managers import layout
+from io_managers.data_files import DataFile
 from io_managers.errors import StoreError
-from io_managers.stored_rows import data_files, stored_batches, stored_records
+from io_managers.stored_rows import data_files, file_batches, stored_records
 from io_managers.tables import EXTRACTION_REQUESTS, HIDDEN_STATES
 from io_managers.vectors import (
     ID_COLUMNS,
@@ -76,30 +77,31 @@ def export_partition(
     if write is None:
         raise StoreError(f"an export to {path.name} was asked for; expected .npy, .safetensors or .parquet; rename it")
     model_key = default_model_key(lake) if model_key is None else model_key
-    header = _header(part, lake, model_key)
+    # Once: the file's header, its ids and its vectors are of one version.
+    files = data_files(lake, HIDDEN_STATES, {"part": part}, model_key=model_key)
+    header = _header(part, lake, model_key, files)
 
     def batches(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        return stored_batches(
-            lake, HIDDEN_STATES, {"part": part}, model_key=model_key, columns=columns, rows=ROWS_A_BATCH
-        )
+        return file_batches(lake, HIDDEN_STATES, files, model_key=model_key, columns=columns, rows=ROWS_A_BATCH)
 
     path.parent.mkdir(parents=True, exist_ok=True)
     write(path, header, batches)
     return header.shape[0]
 
 
-def _header(part: str, lake: Path | str, model_key: str) -> Header:
-    scope = {"part": part}
-    n_rows = sum(file.rows for file in data_files(lake, HIDDEN_STATES, scope, model_key=model_key))
-    first = next(stored_batches(lake, HIDDEN_STATES, scope, model_key=model_key, rows=1), None)
+def _header(part: str, lake: Path | str, model_key: str, files: Sequence[DataFile]) -> Header:
+    n_rows = sum(file.rows for file in files)
+    first = next(file_batches(lake, HIDDEN_STATES, files, model_key=model_key, rows=1), None)
     if first is None:
         raise StoreError(f"partition {part!r} has no vectors of model {model_key}; materialise hidden_states for it")
     dtype, dim = payload_kind(first)
     asked: set[str] = set()
-    for batch in stored_batches(lake, HIDDEN_STATES, scope, model_key=model_key, columns=["request_id"]):
+    for batch in file_batches(lake, HIDDEN_STATES, files, model_key=model_key, columns=["request_id"]):
         asked.update(batch["request_id"].unique().to_pylist())
     requests = {
-        r["request_id"]: r for r in stored_records(lake, EXTRACTION_REQUESTS, scope) if r["request_id"] in asked
+        r["request_id"]: r
+        for r in stored_records(lake, EXTRACTION_REQUESTS, {"part": part})
+        if r["request_id"] in asked
     }
     forms = {(r["tap"], r["normalised"], r["position_rule"]) for r in requests.values()}
     if len(requests) != len(asked) or len(forms) != 1:

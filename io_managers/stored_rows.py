@@ -56,9 +56,23 @@ def stored_batches(
     rows: int = ROWS_A_BATCH,
 ) -> Iterator[pa.RecordBatch]:
     """Batches of at most `rows` rows with `columns` (default: all of them) of the partitions that `scope` names."""
+    files = data_files(lake, spec, scope, model_key=model_key)
+    yield from file_batches(lake, spec, files, model_key=model_key, columns=columns, rows=rows)
+
+
+def file_batches(
+    lake: Path | str,
+    spec: TableSpec,
+    files: Sequence[DataFile],
+    *,
+    model_key: str | None = None,
+    columns: Sequence[str] | None = None,
+    rows: int = ROWS_A_BATCH,
+) -> Iterator[pa.RecordBatch]:
+    """`stored_batches` of files that `data_files` gave: all of one version, whatever is committed meanwhile."""
     schema = spec.schema if columns is None else pa.schema([spec.schema.field(name) for name in columns])
     root = table_path(lake, spec, model_key)
-    for file in data_files(lake, spec, scope, model_key=model_key):
+    for file in files:
         partition = dict(step.split("=", 1) for step in file.path.split("/")[:-1])
         held = [name for name in schema.names if name not in partition]
         read = 0

@@ -7,7 +7,7 @@ whose payload does not have the hash that was taken when the engine gave it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +17,11 @@ import xxhash
 
 from io_managers import layout
 from io_managers.contents import transaction_name
+from io_managers.data_files import DataFile
 from io_managers.errors import StoreError
-from io_managers.open_tables import open_table, table_path
+from io_managers.open_tables import open_table, stored_files, table_path
 from io_managers.places import place
-from io_managers.stored_rows import data_files, stored_batches, stored_models, stored_records
+from io_managers.stored_rows import file_batches, stored_models, stored_records
 from io_managers.tables import ENGINES, HIDDEN_STATES
 from io_managers.work_item_rows import HASH_BYTES, binary_rows
 from resources.records import ITEM_SIZE, payload_elements
@@ -45,11 +46,12 @@ def read_hidden_states(
     Raises `StoreError` where there is no such table or partition.
     """
     lake, model_key = _located(lake, model_key)
-    total = sum(file.rows for file in data_files(lake, HIDDEN_STATES, _scope(part), model_key=model_key))
+    files = _files(lake, model_key, part)
+    total = sum(file.rows for file in files)
     frames: list[pl.DataFrame] = []
     matrix: np.ndarray | None = None
     filled = 0
-    for frame, block in iter_hidden_states(part, lake=lake, model_key=model_key, as_bits=as_bits):
+    for frame, block in _pairs(lake, model_key, files, as_bits=as_bits, rows=ROWS_A_BATCH):
         if matrix is None:
             matrix = np.empty((total, block.shape[1]), dtype=block.dtype)
         matrix[filled : filled + len(block)] = block
@@ -70,11 +72,7 @@ def iter_hidden_states(
 ) -> Iterator[tuple[pl.DataFrame, np.ndarray]]:
     """The same pairs, at most `rows` rows at a time, in the order of storage. Arguments as `read_hidden_states`."""
     lake, model_key = _located(lake, model_key)
-    _require_partition(lake, model_key, part)
-    kind: tuple[str, int] | None = None
-    for batch in stored_batches(lake, HIDDEN_STATES, _scope(part), model_key=model_key, rows=rows):
-        kind = payload_kind(batch, kind)
-        yield _frame(pa.Table.from_batches([batch])), payload_matrix(batch, kind, as_bits=as_bits)
+    yield from _pairs(lake, model_key, _files(lake, model_key, part), as_bits=as_bits, rows=rows)
 
 
 def payload_kind(batch: pa.RecordBatch, expected: tuple[str, int] | None = None) -> tuple[str, int]:
@@ -139,18 +137,26 @@ def _located(lake: Path | str | None, model_key: str | None) -> tuple[Path | str
     return lake, default_model_key(lake) if model_key is None else model_key
 
 
-def _scope(part: str | None) -> dict[str, str]:
-    return {} if part is None else {"part": part}
-
-
-def _require_partition(lake: Path | str, model_key: str, part: str | None) -> None:
+def _files(lake: Path | str, model_key: str, part: str | None) -> list[DataFile]:
+    """Of one version, which is what a reader keeps to."""
     path = table_path(lake, HIDDEN_STATES, model_key)
     table = open_table(path)
     if table is None:
         raise StoreError(f"there are no vectors at {path}; run `fabric extract`, or name another model_key or lake")
+    scope = {} if part is None else {"part": part}
     # A partition whose probes were all refused has no rows, but it was committed.
-    if part is not None and table.transaction_version(transaction_name(HIDDEN_STATES, {"part": part})) is None:
+    if part is not None and table.transaction_version(transaction_name(HIDDEN_STATES, scope)) is None:
         raise StoreError(f"partition {part!r} is not among the vectors at {path}; materialise hidden_states for it")
+    return stored_files(table, scope)
+
+
+def _pairs(
+    lake: Path | str, model_key: str, files: Sequence[DataFile], *, as_bits: bool, rows: int
+) -> Iterator[tuple[pl.DataFrame, np.ndarray]]:
+    kind: tuple[str, int] | None = None
+    for batch in file_batches(lake, HIDDEN_STATES, files, model_key=model_key, rows=rows):
+        kind = payload_kind(batch, kind)
+        yield _frame(pa.Table.from_batches([batch])), payload_matrix(batch, kind, as_bits=as_bits)
 
 
 def _frame(table: pa.Table) -> pl.DataFrame:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from io_managers import tables
+from io_managers import tables, vectors
 from io_managers.errors import StoreError
 from io_managers.reading import (
     StoredPartitions,
@@ -250,3 +250,22 @@ def test_sql_over_an_empty_lake_finds_empty_tables(tmp_path: Path) -> None:
     with connect(tmp_path) as connection:
         for spec in tables.ALL:
             assert connection.execute(f"SELECT {', '.join(spec.schema.names)} FROM {spec.name}").fetchall() == []
+
+
+def test_a_reader_keeps_to_the_version_that_it_opened(tmp_path, monkeypatch):
+    store(tmp_path, "a.00000")
+    open_table, committed = vectors.open_table, []
+
+    def open_before_another_commit(path):
+        table = open_table(path)
+        if not committed:
+            committed.append(store(tmp_path, "b.00000"))
+        return table
+
+    monkeypatch.setattr(vectors, "open_table", open_before_another_commit)
+    ids, matrix = read_hidden_states(lake=tmp_path)
+    assert committed and set(ids["part"]) == {"a.00000"}
+    assert len(ids) == len(matrix) == 15
+    ids, matrix = read_hidden_states(lake=tmp_path)
+    assert set(ids["part"]) == {"a.00000", "b.00000"}
+    assert len(ids) == len(matrix) == 30
