@@ -71,18 +71,25 @@ def tagged_process(run_id: str, tags: Mapping[str, str]) -> Process | None:
         return None
 
 
+def exists(pid: int) -> bool:
+    """Whether a process has that number now, whosever it is."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
 def started_ticks(pid: int) -> int:
     """When a process was started, in ticks since the machine was. An OSError if none is there, or shown."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
 
 
 def _is_there(process: Process) -> bool:
-    try:
-        os.kill(process.pid, 0)
-    except ProcessLookupError:
+    if not exists(process.pid):
         return False
-    except PermissionError:
-        pass
     try:
         return started_ticks(process.pid) == process.started
     except OSError:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 import dagster as dg
 
 from resources.dagster_internals import SqliteEventLogStorage
-from resources.processes import Process, is_gone, started_ticks, tagged_process, this_process
+from resources.processes import Process, exists, is_gone, started_ticks, tagged_process, this_process
 
 CLOCK_S = 60.0
 """Most seconds by which a machine's clock is set right after it has started."""
@@ -85,13 +85,7 @@ def _is_alive(instance: dg.DagsterInstance, run_id: str) -> bool:
 
 def _is_there(pid: int, since: float) -> bool:
     """Whether a process has that id which had it already at that time (seconds since the epoch)."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return _started(pid) <= since + CLOCK_S
+    return exists(pid) and _started(pid) <= since + CLOCK_S
 
 
 def _started(pid: int) -> float:
